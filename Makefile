@@ -1,0 +1,33 @@
+# Two commands on a fresh machine: `make repro` and `make test`. Each sets up .venv first, and only when the pins changed.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup repro test check bench-env lock clean
+
+RUN := PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONDONTWRITEBYTECODE=
+
+help: ## say what each command does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+setup: ## create .venv and install the pinned dependencies, if they changed
+	@scripts/setup dev
+
+repro: setup ## run the pipeline on the embedded example, to a released bundle, and print the summary
+	@echo "== dvc repro: trained model to released bundle (only what changed runs)"
+	@status=0; $(RUN) dvc repro || status=$$?; $(RUN) qwarm stage summary || true; exit $$status
+
+test: setup ## run the tests
+	@echo "== pytest"
+	@$(RUN) python -m pytest
+
+check: setup ## lint, format and types
+	@echo "== ruff and mypy"
+	@$(RUN) ruff check . && $(RUN) ruff format --check . && $(RUN) mypy
+
+bench-env: ## install what only benchmarks need
+	@scripts/setup dev,bench
+
+lock: setup ## write constraints.txt, the versions of everything that the pins pull in
+	@scripts/lock
+
+clean: ## remove outputs of the pipeline (not .venv, not DVC's cache)
+	rm -rf build evidence platforms

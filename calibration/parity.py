@@ -1,0 +1,110 @@
+"""How far two runs of one model are apart, output by output, and the bound beyond which an export is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from pipeline.errors import ModelError
+from pipeline.records import Parity
+from pipeline.tensors import AxisRange, Batch, TensorSpec
+
+MAX_RELATIVE = 1e-3
+"""Largest difference over the reference's largest magnitude. Two float32 runtimes that add in another order stay near 1e-6."""
+MIN_SQNR_DB = 60.0
+"""Signal to noise of the whole output; the same two stay above 100 dB. bf16 alone is near 28 dB."""
+
+
+def sqnr_db(reference: np.ndarray, other: np.ndarray) -> float | None:
+    """10 log10(sum of squares of the reference / sum of squares of the difference) in dB, null for equal arrays.
+
+    A reference of zeros with any difference gives -inf as -999 dB: records hold finite numbers only.
+    """
+    signal = float(np.sum(np.square(reference, dtype=np.float64)))
+    noise = float(np.sum(np.square(reference.astype(np.float64) - other.astype(np.float64))))
+    if noise == 0:
+        return None
+    return 10 * math.log10(signal / noise) if signal > 0 else -999.0
+
+
+def points(shapes: Mapping[str, AxisRange]) -> list[dict[str, int]]:
+    """Three distinct points of the shape range: smallest, typical, largest; filled up from between when two coincide."""
+    chosen = {name: _three(axis) for name, axis in shapes.items()}
+    count = max(len(sizes) for sizes in chosen.values())
+    return [{name: sizes[min(index, len(sizes) - 1)] for name, sizes in chosen.items()} for index in range(count)]
+
+
+def _three(axis: AxisRange) -> list[int]:
+    sizes = {axis.min, axis.opt, axis.max}
+    for size in range(axis.min, axis.max + 1):
+        if len(sizes) == 3:
+            break
+        sizes.add(size)
+    return sorted(sizes)
+
+
+def fit(rows: Batch, specs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """`rows` cropped, or repeated from the start, to exactly `sizes` on every named axis."""
+    fitted = {}
+    for spec in specs:
+        array = rows[spec.name]
+        index = np.ix_(*[np.arange(size) % have for size, have in zip(spec.concrete(sizes), array.shape, strict=True)])
+        fitted[spec.name] = np.ascontiguousarray(array[index])
+    return fitted
+
+
+def compare(hop: str, sizes: Mapping[str, int], reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> tuple[Parity, ...]:
+    """One `Parity` an output; raises ModelError where an output differs in shape, is not finite, or is beyond the bound.
+
+    `max_relative` is the largest difference over the largest magnitude of the reference.
+    """
+    measured = []
+    for name, expected in reference.items():
+        got, where = other[name], f"output {name} at {dict(sizes)}, {hop}"
+        if got.shape != expected.shape:
+            raise ModelError("An exported model gives another shape", where=where, expected=str(list(expected.shape)), got=str(list(got.shape)))
+        for side, array in (("reference", expected), ("other", got)):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ModelError("A model output is not finite", where=f"{where}, {side}", expected="finite numbers", got="NaN or infinity")
+        wide, narrow = expected.astype(np.float64), got.astype(np.float64)
+        absolute = float(np.max(np.abs(wide - narrow), initial=0.0))
+        largest = float(np.max(np.abs(wide), initial=0.0))
+        relative = absolute / largest if largest > 0 else (0.0 if absolute == 0 else 1.0)
+        decibel = sqnr_db(wide, narrow)
+        if relative > MAX_RELATIVE or (decibel is not None and decibel < MIN_SQNR_DB):
+            raise ModelError(
+                "The exported model is too far from its reference",
+                where=where,
+                expected=f"relative difference at most {MAX_RELATIVE:g} and at least {MIN_SQNR_DB:g} dB",
+                got=f"relative difference {relative:.3g} (absolute {absolute:.3g}), {'equal' if decibel is None else f'{decibel:.1f} dB'}",
+                next="look for data-dependent branches, random layers or batch statistics in the torch module",
+            )
+        measured.append(Parity(hop=hop, sizes=dict(sizes), output=name, max_absolute=absolute, max_relative=relative, sqnr_db=decibel))
+    return tuple(measured)
+
+
+def run_checked(
+    run: Callable[[Batch], Mapping[str, np.ndarray]], batch: Batch, axis: str, sizes: Mapping[str, int], what: str, suspects: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+    """Run at one point and check that each output's first axis is the batch; raises ModelError naming `axis` and the `suspects`."""
+    try:
+        outputs = dict(run(batch))
+    except Exception as error:  # a user's forward or a runtime may raise anything
+        raise not_followed(axis, f"{what} at {dict(sizes)}", f"{type(error).__name__}: {str(error)[:600]}", suspects) from error
+    for name, array in outputs.items():
+        if array.shape[:1] != (sizes[axis],):
+            raise not_followed(axis, f"{what} at {dict(sizes)}", f"output {name} has shape {list(array.shape)}", suspects)
+    return outputs
+
+
+def not_followed(axis: str, where: str, got: str, suspects: Sequence[str] = ()) -> ModelError:
+    """The error for an axis that is declared dynamic and in fact fixed."""
+    return ModelError(
+        f"The axis {axis!r} is declared dynamic, and the model does not follow it",
+        where=where + (f", suspected node {', '.join(suspects[:3])}" if suspects else ""),
+        expected=f"every output to have {axis} as its first axis, at any size of model.shapes.{axis}",
+        got=got,
+        next=f"remove the fixed size from the module (often a reshape), or declare model.shapes.{axis} with min = opt = max",
+    )

@@ -1,0 +1,93 @@
+"""One raw row through the user's preprocessing, checked against the model's declared inputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.digests import sha256_file
+from pipeline.errors import ConfigError, DataError
+from pipeline.loading import load_object, source_file
+from pipeline.tensors import TensorSpec
+
+Prepare = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
+"""One raw row to the model's named inputs, without the batch axis."""
+
+
+def load_prepare(reference: str, root: Path) -> tuple[Prepare, str]:
+    """The preprocessing function and the sha256 of its file; raises ConfigError when it is no function of a file."""
+    prepare = load_object(reference, root)
+    if not callable(prepare):
+        raise ConfigError("Preprocessing is not callable", where=reference, expected="a function of one raw row", got=type(prepare).__name__)
+    path = source_file(reference, root)
+    if path is None:
+        try:
+            path = Path(inspect.getfile(prepare))
+        except TypeError as error:
+            raise ConfigError("Preprocessing has no file to ship", where=reference, expected="a function in a .py file", got=str(error)) from error
+    return prepare, sha256_file(path)
+
+
+def prepare_row(row_id: str, raw: Mapping[str, np.ndarray], prepare: Prepare, specs: tuple[TensorSpec, ...]) -> dict[str, np.ndarray]:
+    """`prepare(raw)` with names, dtypes, sizes and finiteness checked; raises DataError naming the row and the input.
+
+    Named axes may have any size here; the batch axis is not there yet.
+    """
+    try:
+        prepared = prepare(raw)
+    except Exception as error:  # the user's own code
+        raise DataError(
+            "Preprocessing failed on a row",
+            where=f"row {row_id}",
+            expected="the model's inputs",
+            got=f"{type(error).__name__}: {error}",
+            next="correct data.preprocess in params.yaml, or the row in the source",
+        ) from error
+    names = [spec.name for spec in specs]
+    if not isinstance(prepared, Mapping) or set(prepared) != set(names):
+        got = ", ".join(sorted(map(str, prepared))) if isinstance(prepared, Mapping) else type(prepared).__name__
+        raise DataError("Preprocessing gives other inputs than model.inputs declares", where=f"row {row_id}", expected=", ".join(names), got=got)
+    checked = {}
+    for spec in specs:
+        array, where = prepared[spec.name], f"row {row_id}, input {spec.name}"
+        shape = spec.shape[1:]
+        if not isinstance(array, np.ndarray) or str(array.dtype) != spec.dtype:
+            got = str(array.dtype) if isinstance(array, np.ndarray) else type(array).__name__
+            raise DataError("Preprocessing gives another dtype than model.inputs declares", where=where, expected=spec.dtype, got=got)
+        if len(array.shape) != len(shape) or any(isinstance(axis, int) and axis != size for axis, size in zip(shape, array.shape, strict=True)):
+            raise DataError(
+                "Preprocessing gives another shape than model.inputs declares", where=where, expected=str(list(shape)), got=str(list(array.shape))
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            bad = int(array.size - np.isfinite(array).sum())
+            raise DataError(
+                "A row is not finite after preprocessing",
+                where=where,
+                expected="finite numbers",
+                got=f"{bad} of {array.size} values are NaN or infinite",
+                next="repair or remove this row in the source, then run `dvc repro`",
+            )
+        checked[spec.name] = array
+    return checked
+
+
+def stack_rows(rows: list[dict[str, np.ndarray]], ids: list[str]) -> dict[str, np.ndarray]:
+    """Rows to one batch with a new first axis; raises DataError naming the first row whose shape differs."""
+    batch = {}
+    for name in rows[0]:
+        shape = rows[0][name].shape
+        for row, row_id in zip(rows, ids, strict=True):
+            if row[name].shape != shape:
+                raise DataError(
+                    "Rows of one batch have different shapes",
+                    where=f"row {row_id}, input {name}",
+                    expected=f"{list(shape)}, as row {ids[0]} has",
+                    got=str(list(row[name].shape)),
+                    next="pad or crop in data.preprocess",
+                )
+        batch[name] = np.stack([row[name] for row in rows])
+    return batch

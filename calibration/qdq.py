@@ -1,0 +1,155 @@
+"""What a Q/DQ graph of the `tensorrt` scheme says, and whether it says what was asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calibration.graph import tensor_shapes
+from pipeline.errors import QuantizeError, RangeError
+from pipeline.macs import MULTIPLYING, node_key
+from pipeline.records import ExportedModel, FloatNode, Ranges, TensorRange
+
+if TYPE_CHECKING:
+    import onnx
+
+SCHEME_RULES = "symmetric S8, activations per tensor at absmax/127, convolution weights per channel, fp32 elsewhere"
+LEVELS = 127
+SAFE_SCALE = 1.0 / LEVELS
+"""For a tensor or channel that is always zero: any positive scale is right, and zero is refused by every parser."""
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+LEAST_DIMENSION = 16
+"""modelopt 0.47 leaves Gemm and MatMul with a smaller K or N, and most convolutions with fewer channels, in float: tensor cores need 16."""
+WEIGHT_TOLERANCE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where Q/DQ stand: nodes that multiply with both factors dequantized, and those that stay in float."""
+
+    quantize_linear: int
+    dequantize_linear: int
+    quantized_nodes: tuple[str, ...]
+    float_nodes: tuple[FloatNode, ...]
+
+
+def activation_scale(entry: TensorRange) -> float:
+    """absmax / 127 as float32 (NVIDIA, "Achieving FP32 accuracy with INT8 inference using QAT", 2021), positive and normal also for a dead tensor.
+
+    Raises RangeError for a range that is not finite.
+    """
+    largest = max(abs(entry.low), abs(entry.high))
+    if not np.isfinite(largest):
+        raise RangeError("A calibrated range is not finite", where="ranges.json", expected="finite numbers", got=f"{entry.low} to {entry.high}")
+    scale = float(np.float32(largest / LEVELS))
+    return scale if scale >= SMALLEST_SCALE else float(np.float32(SAFE_SCALE))
+
+
+def describe(source: onnx.ModelProto, quantized: onnx.ModelProto, exported: ExportedModel) -> Placement:
+    """Count Q/DQ and sort the multiplying nodes of `quantized` into INT8 and float, with a reason for each of the latter."""
+    producers = {name: node.op_type for node in quantized.graph.node for name in node.output}
+    counts = Counter(node.op_type for node in quantized.graph.node)
+    shapes, originals = tensor_shapes(source), {node.name: node for node in source.graph.node}
+    weights = {tensor.name for tensor in source.graph.initializer}
+    typical = {name: axis.opt for name, axis in exported.shapes.items()}
+    inside, outside = [], []
+    for index, node in enumerate(quantized.graph.node):
+        if node.op_type not in MULTIPLYING:
+            continue
+        covered = [producers.get(name) == "DequantizeLinear" for name in node.input[:2]]
+        if all(covered):
+            inside.append(node_key(node, index))
+            continue
+        original = originals.get(node.name)
+        known = [shapes.get(name, ()) for name in original.input[:2]] if original is not None else []
+        sizes = [tuple(typical.get(axis, 0) if isinstance(axis, str) else axis for axis in shape) for shape in known]
+        constant = original is not None and original.input[1] in weights
+        outside.append(FloatNode(node_key(node, index), node.op_type, _reason(node, sizes, constant, covered)))
+    return Placement(counts["QuantizeLinear"], counts["DequantizeLinear"], tuple(inside), tuple(outside))
+
+
+def _reason(node: onnx.NodeProto, sizes: list[tuple[int, ...]], constant: bool, covered: list[bool]) -> str:
+    if any(covered):
+        return f"only its {'first' if covered[0] else 'second'} factor is quantized"
+    if len(sizes) == 2 and all(len(shape) >= 2 for shape in sizes):
+        first, second = sizes
+        if node.op_type in {"Gemm", "MatMul"}:
+            if 1 in (first[-2], second[-1], second[-2]):
+                return f"a product of {first[-2:]} and {second[-2:]} has one row or column: modelopt leaves such vector products in float"
+            if min(second[-2:]) < LEAST_DIMENSION:
+                return f"its second factor is {second[-2:]}: modelopt leaves products with K or N below {LEAST_DIMENSION} in float"
+        elif not constant:
+            return "its weight is not a constant"
+        elif min(second[:2]) < LEAST_DIMENSION:
+            return f"its weight has {second[:2]} output and input channels: modelopt leaves such small convolutions in float"
+    return "it stands in no pattern that modelopt's INT8 placement quantizes"
+
+
+def verify(model: onnx.ModelProto, ranges: Ranges, placement: Placement) -> None:
+    """Raise QuantizeError unless the graph quantizes something and every scale is the one that was asked for.
+
+    Checked on each QuantizeLinear and DequantizeLinear: constant float32 scale, finite and positive; int8 zero point of 0;
+    an activation's scale equal to absmax / 127 of `ranges`; a weight's to absmax / 127 of the weight, channel by channel.
+    No float16 or bfloat16 anywhere.
+    """
+    import onnx
+
+    if not placement.quantized_nodes:
+        reasons = "; ".join(f"{node.node} ({node.operator}): {node.reason}" for node in placement.float_nodes[:5])
+        raise QuantizeError(
+            "No operator was quantized",
+            where="scheme tensorrt",
+            expected="at least one Conv, ConvTranspose, Gemm or MatMul in INT8",
+            got=reasons or "a model without such an operator",
+            next="raise model.shapes.*.opt if the products are vectors, or release this model in float",
+        )
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    _refuse_half(model)
+    for node in model.graph.node:
+        if node.op_type not in {"QuantizeLinear", "DequantizeLinear"}:
+            continue
+        if len(node.input) != 3 or node.input[1] not in constants or node.input[2] not in constants:
+            raise _broken(node, "a constant scale and a constant zero point", f"inputs {', '.join(node.input)}")
+        scale, zero = (onnx.numpy_helper.to_array(constants[name]) for name in node.input[1:])
+        if scale.dtype != np.float32 or not np.isfinite(scale).all() or (scale <= 0).any():
+            raise _broken(node, "finite, positive float32 scales", f"{scale.dtype}, smallest {scale.min()}")
+        if zero.dtype != np.int8 or zero.any():
+            raise _broken(node, "int8 zero points of 0 (symmetric)", f"{zero.dtype}, {np.unique(zero)[:4]}")
+        if node.op_type == "DequantizeLinear":
+            continue
+        tensor = node.input[0]
+        if tensor in constants:
+            _verify_weight(node, onnx.numpy_helper.to_array(constants[tensor]), scale)
+        elif tensor not in ranges.tensors:
+            raise _broken(node, "a tensor with a calibrated range", tensor)
+        elif scale.shape != () or float(scale) != activation_scale(ranges.tensors[tensor]):
+            raise _broken(node, f"scale {activation_scale(ranges.tensors[tensor])} from ranges.json", str(scale))
+
+
+def _verify_weight(node: onnx.NodeProto, weight: np.ndarray, scale: np.ndarray) -> None:
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+    others = tuple(index for index in range(weight.ndim) if index != axis % weight.ndim) if scale.ndim else None
+    largest = np.abs(weight).max(axis=others)
+    used = largest / LEVELS >= SMALLEST_SCALE  # an all-zero channel takes any positive scale
+    if largest.shape != scale.shape or not np.allclose(scale[used], largest[used] / LEVELS, rtol=WEIGHT_TOLERANCE, atol=0):
+        worst = np.abs(scale - largest / LEVELS).max() if largest.shape == scale.shape else "other shape"
+        raise _broken(node, "absmax / 127 of the weight", f"scale of shape {scale.shape}, off by {worst}")
+
+
+def _refuse_half(model: onnx.ModelProto) -> None:
+    import onnx
+
+    half = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+    named = [tensor.name for tensor in model.graph.initializer if tensor.data_type in half]
+    named += [node.name for node in model.graph.node if node.op_type == "Cast" and any(a.name == "to" and a.i in half for a in node.attribute)]
+    if named:
+        raise QuantizeError(
+            "A 16-bit float type is in the Q/DQ model", where=named[0], expected="fp32 as the high-precision type", got=", ".join(named[:3])
+        )
+
+
+def _broken(node: onnx.NodeProto, expected: str, got: str) -> QuantizeError:
+    return QuantizeError("The Q/DQ model is not what was asked for", where=f"node {node.name} ({node.op_type})", expected=expected, got=got)

@@ -1,0 +1,68 @@
+"""The rows of one role, read again from the source and held to the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from calibration.prepared import Prepare, prepare_row, stack_rows
+from calibration.roles import prove_disjoint
+from calibration.sources import Row, Source
+from pipeline.errors import DataError
+from pipeline.records import Roles
+from pipeline.tensors import Batch, TensorSpec
+
+
+def rows_of(source: Source, roles: Roles, role: str) -> Iterator[Row]:
+    """The decoded rows of `role` in source order, each compared with the digest that the manifest holds.
+
+    Raises DataError when the role is absent, the manifest is not disjoint, or a row is gone or has changed since `roles`.
+    """
+    prove_disjoint(roles)
+    if role not in roles.roles:
+        raise DataError(
+            "There is no such role", where="roles.json", expected=", ".join(roles.roles), got=role, next="add it to data.roles in params.yaml"
+        )
+    if source.class_names != roles.class_names:
+        raise _changed("class names", ", ".join(roles.class_names), ", ".join(source.class_names))
+    expected = dict(zip(roles.roles[role].rows, roles.roles[role].digests, strict=True))
+    for row in source.rows(expected.keys()):
+        digest = expected.pop(row.id)
+        if row.digest != digest:
+            raise _changed(f"row {row.id} of {source.path}", f"content {digest}", f"content {row.digest}")
+        yield row
+    if expected:
+        raise _changed(f"row {min(expected)} of {source.path}", "the row", f"a source of {source.count} rows")
+
+
+def _changed(where: str, expected: str, got: str) -> DataError:
+    return DataError("The source has changed since roles were drawn", where=where, expected=expected, got=got, next="run `dvc repro roles`")
+
+
+def batches(
+    source: Source, roles: Roles, role: str, prepare: Prepare, specs: tuple[TensorSpec, ...], batch_rows: int
+) -> Iterator[tuple[Batch, np.ndarray]]:
+    """Prepared batches `{input: (n, ...)}` with labels (n,) int64, n <= `batch_rows`; the last may be short, none is dropped.
+
+    Memory holds one batch. Raises DataError as `rows_of` and `prepare_row` do.
+    """
+    prepared: list[dict[str, np.ndarray]] = []
+    ids: list[str] = []
+    labels: list[int] = []
+    for row in rows_of(source, roles, role):
+        prepared.append(prepare_row(row.id, row.raw, prepare, specs))
+        ids.append(row.id)
+        labels.append(row.label)
+        if len(prepared) == batch_rows:
+            yield stack_rows(prepared, ids), np.array(labels, dtype=np.int64)
+            prepared, ids, labels = [], [], []
+    if prepared:
+        yield stack_rows(prepared, ids), np.array(labels, dtype=np.int64)
+
+
+def arrays(source: Source, roles: Roles, role: str, prepare: Prepare, specs: tuple[TensorSpec, ...]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """All rows of a role in one batch `{input: (N, ...)}` and labels (N,): for roles that fit in memory."""
+    count = len(roles.roles[role].rows) if role in roles.roles else 1
+    batch, labels = next(iter(batches(source, roles, role, prepare, specs, max(count, 1))))
+    return dict(batch), labels

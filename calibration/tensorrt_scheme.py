@@ -1,0 +1,154 @@
+"""The Q/DQ scheme `tensorrt`: symmetric S8 everywhere, placed by nvidia-modelopt as TensorRT fuses it, with our scales."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import calibration
+from calibration.parity import fit, sqnr_db
+from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
+from calibration.runtime import run_session, session
+from calibration.safe_names import hide, restore
+from pipeline.digests import sha256_bytes, sha256_file
+from pipeline.errors import QuantizeError, RangeError
+from pipeline.files import replacing_folder
+from pipeline.platforms import package_version
+from pipeline.records import ExportedModel, QuantizedModel, Ranges
+from pipeline.tensors import Batch
+
+if TYPE_CHECKING:
+    import onnx
+
+SCHEME = "tensorrt"
+MAX_SECONDS = 3600
+CACHE_HEADER = "TRT-8501-MinMaxCalibration\n"
+
+
+def quantize(
+    float_model: Path,
+    exported: ExportedModel,
+    ranges: Ranges,
+    folder: Path,
+    search_rows: Batch,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> QuantizedModel:
+    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
+
+    modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
+    result, with zero points, finiteness and counts. `search_rows` `{input: (n, ...)}` then measure the Q/DQ graph against
+    the float graph, both in ONNX Runtime exactly as written (its optimizer can break a valid Q/DQ model; what is deployed is
+    judged later, in its own runtime). Raises RangeError for ranges of another model, QuantizeError for everything else.
+    """
+    steps = 3
+    if sha256_file(float_model) != exported.onnx_sha256 or ranges.onnx_sha256 != exported.onnx_sha256:
+        raise RangeError(
+            "The ranges were taken on another model",
+            where=str(float_model),
+            expected=f"ranges and file of model {exported.onnx_sha256}",
+            got=f"file {sha256_file(float_model)}, ranges of {ranges.onnx_sha256}",
+            next="run `dvc repro ranges`",
+        )
+    import onnx
+
+    source = onnx.load(float_model)
+    progress(0, steps, "modelopt")
+    quantized = _place(source, exported, ranges, search_rows)
+    placement = describe(source, quantized, exported)
+    verify(quantized, ranges, placement)
+    content = bytes(quantized.SerializeToString(deterministic=True))
+    progress(1, steps, "search rows")
+    rows, db, agreement = _judge(float_model, content, exported, search_rows)
+    record = QuantizedModel(
+        scheme=SCHEME,
+        onnx_sha256=sha256_bytes(content),
+        float_sha256=exported.onnx_sha256,
+        ranges_sha256=ranges.digest(),
+        quantizer=f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}",
+        quantize_linear=placement.quantize_linear,
+        dequantize_linear=placement.dequantize_linear,
+        quantized_nodes=placement.quantized_nodes,
+        float_nodes=placement.float_nodes,
+        search_rows=rows,
+        search_sqnr_db=db,
+        search_agreement=agreement,
+    )
+    progress(2, steps, "write")
+    with replacing_folder(folder) as temporary:
+        (temporary / "model.onnx").write_bytes(content)
+        record.save(temporary / "quantized.json")
+    progress(3, steps, "")
+    return record
+
+
+def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch) -> onnx.ModelProto:
+    """Run modelopt in a child process on a copy with names that its parsers cannot misread, and give the real names back."""
+    import onnx
+
+    hidden, names = hide(source)
+    typical = {name: axis.opt for name, axis in exported.shapes.items()}
+    batch = {names.tensors[name]: array for name, array in fit(rows, exported.inputs, typical).items()}
+    with tempfile.TemporaryDirectory(prefix="qwarm-modelopt-") as workplace:
+        work = Path(workplace)
+        job = {
+            key: str(work / name) for key, name in (("model", "in.onnx"), ("cache", "ranges.cache"), ("batch", "batch.npz"), ("output", "out.onnx"))
+        }
+        Path(job["model"]).write_bytes(hidden.SerializeToString())
+        write_cache(
+            Path(job["cache"]), {names.tensors[name]: activation_scale(entry) for name, entry in ranges.tensors.items() if name in names.tensors}
+        )
+        np.savez(job["batch"], **batch)  # type: ignore[arg-type]
+        (work / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        _run_child(work)
+        return restore(onnx.load(job["output"]), names)
+
+
+def write_cache(path: Path, scales: Mapping[str, float]) -> None:
+    """Scales by tensor as a TensorRT calibration cache: `name: hex of the big-endian float32`, one a line under a header."""
+    lines = [f"{name}: {struct.pack('!f', scale).hex()}\n" for name, scale in sorted(scales.items())]
+    path.write_text(CACHE_HEADER + "".join(lines), encoding="utf-8")
+
+
+def _run_child(work: Path) -> None:
+    home = str(Path(str(calibration.__file__)).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, "TMPDIR": str(work)}
+    command = [sys.executable, "-m", "calibration.modelopt_child", str(work / "job.json")]
+    try:
+        done = subprocess.run(command, env=environment, cwd=work, capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise QuantizeError("modelopt did not finish", where=" ".join(command[1:]), expected=f"an end within {MAX_SECONDS} s") from error
+    if done.returncode != 0 or not (work / "out.onnx").is_file():
+        raise QuantizeError(
+            "modelopt could not quantize the model",
+            where="scheme tensorrt",
+            expected="a Q/DQ model",
+            got=f"exit {done.returncode}: " + " | ".join(done.stderr.strip().splitlines()[-5:])[-1500:],
+            next="try the export without the operator that is named, or report it with the model",
+        )
+
+
+def _judge(float_model: Path, content: bytes, exported: ExportedModel, rows: Batch) -> tuple[int, float | None, float]:
+    """Rows, SQNR in dB (null when equal) and top-1 agreement of the first output, Q/DQ against float."""
+    pair = [session(float_model, optimize=False), session(content, optimize=False)]
+    count, output = len(next(iter(rows.values()))), exported.outputs[0].name
+    batch = exported.shapes[str(exported.inputs[0].shape[0])]
+    collected: list[list[np.ndarray]] = [[], []]
+    for start in range(0, count, batch.max):
+        size = min(batch.max, count - start)
+        index = np.minimum(np.arange(start, start + max(size, batch.min)), start + size - 1)
+        for side, runtime in enumerate(pair):
+            collected[side].append(run_session(runtime, {name: array[index] for name, array in rows.items()})[output][:size])
+    reference, got = (np.concatenate(parts).reshape(count, -1) for parts in collected)
+    if not np.isfinite(got).all():
+        raise QuantizeError("The Q/DQ model gives values that are not finite", where=f"output {output}", expected="finite numbers")
+    return count, sqnr_db(reference, got), float(np.mean(reference.argmax(1) == got.argmax(1)))

@@ -1,0 +1,1 @@
+"""The same functions by hand: the `qwarm` command, one file a subcommand."""

@@ -1,0 +1,47 @@
+"""The typer application: every subcommand, its options and help. Imported only when a command needs it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli import doctor as doctor_command
+from cli import gate as gate_command
+from cli import stage as stage_command
+from cli.main import HOST_COMMANDS, run_host
+
+app = typer.Typer(
+    name="qwarm",
+    help="Quantization-aware warm-up: a trained torch model to a bundle that answers its first request in INT8 at full speed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command(help="Say what this machine can build, run and measure, and what is missing for the rest.")
+def doctor(json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False) -> None:
+    raise SystemExit(doctor_command.doctor(json_output))
+
+
+@app.command(help="Run one stage of dvc.yaml in the current folder: NAME, and ITEM for a stage that runs per target or scheme.")
+def stage(
+    name: Annotated[str, typer.Argument(help=", ".join(stage_command.names()))],
+    item: Annotated[str | None, typer.Argument(help="a target or a scheme")] = None,
+) -> None:
+    stage_command.stage(name, item)
+
+
+app.command(name="gate")(gate_command.gate)
+
+
+def _mount(name: str, text: str) -> None:
+    @app.command(name=name, help=text, add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+    def host(context: typer.Context) -> None:
+        raise SystemExit(run_host([name, *context.args]))
+
+
+for _name, _text in HOST_COMMANDS.items():
+    _mount(_name, _text)

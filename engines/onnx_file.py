@@ -1,0 +1,46 @@
+"""The ONNX file a backend builds from: its bytes, whole in one file, and inputs to probe what was built with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import ModelError
+from pipeline.records import AxisRange, TensorSpec
+
+
+def read_whole(path: Path) -> bytes:
+    """The model's bytes. Raises ModelError when it cannot be parsed, or keeps weights in side files that its digest would not cover."""
+    import onnx
+
+    try:
+        content = path.read_bytes()
+        model = onnx.load_from_string(content)
+    except Exception as error:  # OSError, or protobuf's DecodeError, which has no public home
+        raise ModelError("A model cannot be read", where=str(path), expected="an ONNX file", got=f"{type(error).__name__}: {error}") from error
+    if side := [tensor.name for tensor in model.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]:
+        raise ModelError("A model keeps weights in side files", where=str(path), expected="all weights inside the file", got=", ".join(side[:5]))
+    return content
+
+
+def probe(inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange]) -> dict[str, np.ndarray]:
+    """Inputs at `opt` sizes: seeded normal values for floats, zeros for the rest (an index of zero is always in range)."""
+    random = np.random.default_rng(0)
+    sizes = {name: axis.opt for name, axis in shapes.items()}
+    return {
+        spec.name: random.standard_normal(spec.concrete(sizes)).astype(spec.dtype)
+        if spec.dtype.startswith("float")
+        else np.zeros(spec.concrete(sizes), spec.dtype)
+        for spec in inputs
+    }
+
+
+def same_outputs(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], where: str) -> None:
+    """Raise ModelError unless two runs of one engine agree to float rounding (relative 1e-4, absolute 1e-5 of the largest value)."""
+    for name, wanted in first.items():
+        if not np.allclose(wanted, second[name], rtol=1e-4, atol=1e-5 * float(np.abs(wanted).max(initial=0)), equal_nan=True):
+            worst = float(np.abs(wanted.astype(np.float64) - second[name]).max())
+            got = f"a difference of {worst:.3g}"
+            raise ModelError("A saved engine differs from the compiled model", where=f"{where}: output {name}", expected="equal outputs", got=got)

@@ -1,0 +1,258 @@
+"""OpenVINO on a CPU (target `openvino-cpu`): ONNX to an exported blob, and the blob to a session.
+
+Settings, and why (measured with OpenVINO 2026.4.1 on 2 cores with AVX512-VNNI and BF16; Q/DQ networks of 28 and 150 million multiply-accumulates,
+variants interleaved in one process):
+
+- `NUM_STREAMS=1`. A lone caller's p50 is 0.21 against 0.32 ms (0.54 against 0.80 ms) with two streams, because a request gets all cores, and
+  what the gates judge is the latency of one request. The price: two concurrent callers together get 4240 instead of 5660 (1780
+  instead of 2060) requests a second and a longer tail, as their requests queue. One stream also means one set of kernels.
+- `INFERENCE_PRECISION_HINT=f32`, for both precisions. Left alone, float layers run in bf16 where the CPU has it: that would make the float32
+  engine no baseline, and the few float layers of an INT8 engine less accurate than what was quantized for. On those networks f32
+  costs an INT8 engine nothing (p50 0.206 against 0.212 ms, 0.540 against 0.549 ms).
+- `import_model` does NOT take the hint from the blob: without the settings an f32 blob runs in bf16. They are passed again and read back.
+- `CACHE_DIR` is never set: it keys on path and time, not content. The blob lies under our own digests.
+- `INFERENCE_NUM_THREADS` stays the runtime's choice, the cores of the serving host; `Session.settings` tells what it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import io
+import os
+import platform as host
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engines import census as executed
+from engines.contract import PRECISIONS, Session
+from engines.onnx_file import probe, read_whole, same_outputs
+from engines.stored import RECORD, describe, verified_bytes
+from pipeline.digests import sha256_bytes, sha256_json
+from pipeline.errors import ConfigError, ModelError, TargetError
+from pipeline.files import replacing_folder
+from pipeline.platforms import cpu_facts, difference, isa, package_version
+from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
+from pipeline.tensors import Batch
+
+TARGETS = ("openvino-cpu",)
+SCHEMES = {"openvino-cpu": ("cpu", "tensorrt")}
+BLOB = "model.blob"
+SETTINGS = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": "f32"}
+READ_BACK = (*SETTINGS, "INFERENCE_NUM_THREADS", "ENABLE_CPU_PINNING")
+ISA_FLAGS = (
+    "amx_bf16", "amx_complex", "amx_fp16", "amx_int8", "avx10_2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512vl",
+    "avx_ne_convert", "avx_vnni", "avx_vnni_int8",
+)  # fmt: skip
+"""What tells apart the instruction sets that oneDNN, and so the blob's header, distinguishes: finer than `isa()`."""
+MULTIPLYING_LAYERS = frozenset(
+    {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "Subgraph", "ScaledDotProductAttention", "RNNSeq", "RNNCell"}
+)
+PRECISION_NAMES = {"i8": executed.INT8, "u8": executed.INT8, "f32": "FP32", "bf16": "BF16", "f16": "FP16"}
+_FIRST_TENSOR = threading.Lock()
+
+
+def unavailable(target: str) -> str | None:  # noqa: ARG001
+    """None when OpenVINO is installed, else what to install."""
+    if importlib.util.find_spec("openvino") is None:
+        return "openvino is not installed: `pip install openvino`, in the version that pyproject.toml or the bundle's README pins"
+    return None
+
+
+def platform_key(target: str) -> dict[str, str]:  # noqa: ARG001
+    """What the importer checks (version, instruction set) and what it cannot (system, architecture)."""
+    flags = set(cpu_facts().get("flags", "").split())
+    return {
+        "openvino": package_version("openvino"),
+        "isa": isa(),
+        "isa_flags": " ".join(flag for flag in ISA_FLAGS if flag in flags),
+        "max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL"),
+        "os": host.system(),
+        "architecture": host.machine(),
+    }
+
+
+def preload(target: str) -> None:
+    """Import OpenVINO (about 250 ms)."""
+    _openvino(target)
+
+
+def build(
+    model: Path, folder: Path, *, target: str, precision: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
+    shapes: dict[str, AxisRange], platform: Platform,
+) -> Engine:  # fmt: skip
+    """Compile the ONNX `model`, export the blob, import it back, compare, and take the census of what really runs.
+
+    Raises TargetError (no OpenVINO, or `platform` is not this machine), ModelError (unreadable model, other inputs or outputs than
+    declared, or a blob that does not give the compiled model's outputs).
+    """
+    if precision not in PRECISIONS:
+        raise ConfigError("Unknown precision", where=f"engine of {target}", expected=" or ".join(PRECISIONS), got=precision)
+    core = _openvino(target).Core()
+    _same_platform(platform.key_fields, target, f"run `dvc repro platform@{target}`")
+    content = read_whole(model)
+    recipe = {
+        "model_sha256": sha256_bytes(content),
+        "target": target,
+        "precision": precision,
+        "settings": SETTINGS,
+        "shapes": {name: axis.to_json() for name, axis in shapes.items()},
+        "platform_key": platform.key,
+    }
+    try:
+        compiled = core.compile_model(core.read_model(io.BytesIO(content)), "CPU", SETTINGS)
+        blob = compiled.export_model().getvalue()
+        _check_ports(compiled, inputs, outputs, model)
+        imported = core.import_model(io.BytesIO(blob), "CPU", SETTINGS)
+        batch = probe(inputs, shapes)
+        wanted, got = _run_once(compiled, batch, outputs), _run_once(imported, batch, outputs)
+    except RuntimeError as error:
+        raise ModelError("OpenVINO cannot compile the model", where=str(model), expected="a model it supports", got=_said(error)) from error
+    same_outputs(wanted, got, str(model))
+    with replacing_folder(folder) as work:
+        (work / BLOB).write_bytes(blob)
+        engine = Engine(
+            target=target,
+            precision=precision,
+            model_sha256=sha256_bytes(content),
+            platform_key=platform.key,
+            key_fields=platform.key_fields,
+            recipe=recipe,
+            recipe_sha256=sha256_json(recipe),
+            inputs=inputs,
+            outputs=outputs,
+            shapes=shapes,
+            files=describe(work),
+            census=census(imported, content, executed.row_sizes(inputs, shapes)),
+        )
+        engine.save(work / RECORD)
+    return engine
+
+
+def load(folder: Path, engine: Engine, *, concurrency: int) -> OpenVINOSession:
+    """Import the blob from the very bytes that were hashed; `concurrency` infer requests share one compiled model.
+
+    Raises Refused (the blob is not what engine.json lists) and TargetError (no OpenVINO, another platform, a setting not taken).
+    """
+    content = verified_bytes(folder, engine, BLOB)
+    ov = _openvino(engine.target)
+    _same_platform(engine.key_fields, engine.target, "serve on a machine like the one it was built on, or build it here")
+    try:
+        compiled = ov.Core().import_model(io.BytesIO(content), "CPU", engine.recipe["settings"])
+    except RuntimeError as error:
+        raise TargetError("OpenVINO refuses the engine", where=str(folder / BLOB), expected="a blob for this machine", got=_said(error)) from error
+    return OpenVINOSession(engine, compiled, concurrency)
+
+
+def census(compiled: Any, model: bytes, sizes: dict[str, int]) -> Census:
+    """Precision of each multiplying node of the ONNX `model`, from the runtime graph of `compiled`, which must have run once.
+
+    Kernels of dynamic shapes are chosen at the first inference (before it, `primitiveType` reads `undef_...`). A layer counts as INT8
+    only when its `runtimePrecision` and its kernel's name both say so.
+    """
+    import onnx
+
+    layers = []
+    for operation in compiled.get_runtime_model().get_ordered_ops():
+        facts = {name: str(value.astype(str)) for name, value in operation.get_rt_info().items()}
+        if facts["layerType"] not in MULTIPLYING_LAYERS:
+            continue
+        said = {_precision(facts["runtimePrecision"]), _precision(facts["primitiveType"].rpartition("_")[2])}
+        precision = executed.INT8 if said == {executed.INT8} else min(said - {executed.INT8})
+        layers.append(executed.RuntimeLayer(facts["layerType"], precision, tuple(facts["originalLayersNames"].split(","))))
+    return executed.take(onnx.load_from_string(model), sizes, layers)
+
+
+class OpenVINOSession(Session):
+    """Each slot is an infer request with its own output buffers. The caller's input array is read in place while the call lasts."""
+
+    def __init__(self, engine: Engine, compiled: Any, concurrency: int) -> None:
+        super().__init__(engine, [compiled.create_infer_request() for _ in range(concurrency)])
+        self._compiled: Any = compiled
+        self._ports = {spec.name: compiled.output(spec.name) for spec in engine.outputs}
+        self._settings = {name: _setting(compiled.get_property(name)) for name in READ_BACK}
+        for name, wanted in engine.recipe["settings"].items():
+            if (taken := self._settings.get(name)) != wanted:
+                raise TargetError("OpenVINO did not take a setting", where=f"{engine.target}: {name}", expected=wanted, got=str(taken))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return dict(self._settings)
+
+    def _infer(self, slot: Any, inputs: Batch) -> dict[str, np.ndarray]:
+        results = slot.infer({name: np.ascontiguousarray(array) for name, array in inputs.items()}, share_inputs=True, share_outputs=False)
+        return {name: results[port] for name, port in self._ports.items()}
+
+    def _release(self) -> None:
+        self._ports = {}
+        self._compiled = None
+
+
+def _openvino(target: str) -> Any:
+    if reason := unavailable(target):
+        raise TargetError(f"The target {target} cannot run here", where=target, expected="its runtime installed", got=reason)
+    return _module()
+
+
+@functools.cache
+def _module() -> Any:
+    """OpenVINO, ready for threads: two threads that make a process's first `Tensor` together can deadlock (seen in 6 of 25 processes).
+
+    In the binding's first use of numpy one thread waits for a C++ static's guard while it holds the GIL, and the other for the GIL while it
+    holds the guard. One tensor made here, before there is a session, is that first use (then 0 of 125 processes).
+    """
+    import openvino
+
+    with _FIRST_TENSOR:
+        openvino.Tensor(np.zeros(1, np.float32), shared_memory=True)
+    return openvino
+
+
+def _same_platform(wanted: dict[str, str], target: str, next: str) -> None:
+    if differing := difference(wanted, platform_key(target)):
+        raise TargetError("This is another platform than the engine's", where=target, expected="equal keys", got="; ".join(differing), next=next)
+
+
+def _check_ports(compiled: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], model: Path) -> None:
+    """The compiled model has the declared names and dtypes; of an input, a named axis is dynamic and a number is that number."""
+    for kind, specs, ports in (("input", inputs, compiled.inputs), ("output", outputs, compiled.outputs)):
+        found = {name: port for port in ports for name in port.get_names()}
+        for spec in specs:
+            where = f"{model}: {kind} {spec.name}"
+            if spec.name not in found:
+                raise ModelError(f"A declared {kind} is not in the model", where=where, expected=spec.name, got=", ".join(sorted(found)))
+            dtype = str(found[spec.name].get_element_type().to_dtype())
+            if dtype != spec.dtype:
+                raise ModelError(f"The dtype of an {kind} is not the declared one", where=where, expected=spec.dtype, got=dtype)
+            shape = found[spec.name].get_partial_shape()
+            got = ["?" if axis.is_dynamic else axis.get_length() for axis in shape] if shape.rank.is_static else ["..."]
+            wanted = ["?" if isinstance(axis, str) else axis for axis in spec.shape]
+            if kind == "input" and got != wanted:
+                raise ModelError("The shape of an input is not the declared one", where=where, expected=str(wanted), got=str(got))
+        if kind == "input" and len(ports) != len(specs):
+            raise ModelError(
+                "The model has inputs that are not declared", where=str(model), expected=", ".join(s.name for s in specs), got=str(sorted(found))
+            )
+
+
+def _run_once(compiled: Any, batch: Batch, outputs: tuple[TensorSpec, ...]) -> dict[str, np.ndarray]:
+    results = compiled.create_infer_request().infer(batch)
+    return {spec.name: results[compiled.output(spec.name)] for spec in outputs}
+
+
+def _setting(value: Any) -> str:
+    """An element type by its short name ("f32"), anything else as its text."""
+    return str(value.get_type_name() if hasattr(value, "get_type_name") else value)
+
+
+def _precision(name: str) -> str:
+    return PRECISION_NAMES.get(name.lower(), name.upper())
+
+
+def _said(error: Exception) -> str:
+    """OpenVINO's message without the source lines it begins with."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith(("Exception from", "Check '"))]
+    return "; ".join(lines) or type(error).__name__

@@ -1,0 +1,183 @@
+"""Open a bundle in the process that will answer: verify, choose a target, load, warm, and only then say so."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+import engines
+from engines.contract import Session
+from fleet import state as states
+from fleet.parts import Parts, read_parts
+from fleet.verify import Verified, verify
+from pipeline.errors import InputError, QwarmError, TargetError
+from pipeline.platforms import difference
+from pipeline.records import ReleasedTarget, ReleaseManifest, WarmupResult
+from pipeline.tensors import Batch, check_inputs
+from warmup.plan import pad_to_rung, rungs
+from warmup.runner import run_plan
+
+
+class Served:
+    """A warm engine with its preprocessing. `infer` and `prepare` are thread-safe.
+
+    `timings_ms`: verify, load, warm (each alone) and ready (from process start).
+    """
+
+    def __init__(self, parts: Parts, session: Session, warmed: WarmupResult, timings_ms: Mapping[str, float]) -> None:
+        self.parts, self.session, self.warmed, self.timings_ms = parts, session, warmed, dict(timings_ms)
+        self.manifest: ReleaseManifest = parts.verified.manifest
+        self.target = parts.released.target
+        self.labels: tuple[str, ...] = parts.labels
+        self._rungs = rungs(parts.plan)
+        self._batch_axis = parts.engine.inputs[0].shape[0]
+        self._state_folder: Path | None = None
+
+    def infer(self, inputs: Batch) -> dict[str, np.ndarray]:
+        """`{"image": (N, ...)}` to `{"logits": (N, ...)}`; N is padded to the next warmed size and the answer cut back.
+
+        Raises InputError when a name, dtype or shape is not as declared; nothing is converted.
+        """
+        check_inputs(inputs, self.manifest.inputs, self.manifest.shapes)
+        padded, count = pad_to_rung(inputs, self.manifest.inputs, self._rungs)
+        outputs = self.session.run(padded)
+        return {
+            spec.name: outputs[spec.name][:count] if spec.shape and spec.shape[0] == self._batch_axis else outputs[spec.name]
+            for spec in self.manifest.outputs
+        }
+
+    def prepare(self, raw: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        """One raw row, or a list of rows, to the model's tensors with a batch axis, by the shipped preprocessing.
+
+        Raises InputError naming the row that the preprocessing refuses.
+        """
+        rows = [raw] if isinstance(raw, Mapping) else list(raw)
+        if not rows:
+            raise InputError("There is no row to prepare", where="prepare", expected="one row or more", got="an empty list")
+        prepared = []
+        for index, row in enumerate(rows):
+            try:
+                tensors = self.parts.prepare(row)
+                prepared.append({spec.name: np.asarray(tensors[spec.name]) for spec in self.manifest.inputs})
+            except Exception as error:  # the shipped function is a user's and may raise anything
+                raise InputError(
+                    "The preprocessing refuses a row", where=f"row {index}", expected=f"what {self.manifest.preprocess} takes",
+                    got=f"{type(error).__name__}: {error}",
+                ) from error  # fmt: skip
+        try:
+            batch = {spec.name: np.stack([row[spec.name] for row in prepared]) for spec in self.manifest.inputs}
+        except ValueError as error:
+            raise InputError("Rows of one batch differ in shape", where="prepare", expected="equal shapes", got=str(error)) from error
+        check_inputs(batch, self.manifest.inputs, self.manifest.shapes)
+        return batch
+
+    def announce(self, folder: str | os.PathLike[str] | None = None, address: str | None = None) -> states.State:
+        """Write the state that `ready` reads; from now on this process counts as warm until it ends or `close` is called."""
+        self._state_folder = Path(folder) if folder is not None else states.default_folder()
+        return states.write(
+            self._state_folder,
+            bundle=self.parts.verified.folder,
+            bundle_sha256=self.parts.verified.digest,
+            name=self.manifest.name,
+            version=self.manifest.version,
+            target=self.target,
+            address=address,
+            ready_ms=self.timings_ms["ready"],
+        )
+
+    def withdraw(self) -> None:
+        """Take the state back: `ready` is false from now on, `infer` still works."""
+        if self._state_folder is not None:
+            states.remove(self._state_folder)
+            self._state_folder = None
+
+    def close(self) -> None:
+        """Withdraw, wait for running calls, free the runtime. Closing twice is harmless."""
+        self.withdraw()
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def open(
+    bundle: str | os.PathLike[str],
+    *,
+    state: str | os.PathLike[str] | None = None,
+    target: str | None = None,
+    concurrency: int | None = None,
+    key: str | os.PathLike[str] | None = None,
+) -> Served:
+    """Verify, load and warm `bundle` in this process, then write its state to the folder `state`.
+
+    `state`: default `fleet.state.default_folder()`. `target`: default the first in the manifest that this machine can run.
+    `concurrency`: calls at once inside the runtime, at most (and by default) what the plan warms.
+
+    Raises Refused when the bundle is not what its manifest says, TargetError when no target fits this machine, TrialError
+    when the plan misses its deadline or an output is not the recorded one.
+    """
+    started = time.perf_counter()
+    verified = verify(bundle, key)
+    served = load(verified, target=target, concurrency=concurrency, verify_ms=(time.perf_counter() - started) * 1000.0)
+    try:
+        served.announce(state)
+    except QwarmError:
+        served.close()
+        raise
+    return served
+
+
+def load(verified: Verified, *, target: str | None = None, concurrency: int | None = None, verify_ms: float = 0.0) -> Served:
+    """Open and warm what was verified, without announcing it."""
+    parts = read_parts(verified, choose(verified.manifest, target))
+    start = time.perf_counter()
+    os.environ.update(parts.plan.environment)
+    session = parts.open_session(concurrency)
+    try:
+        loaded = time.perf_counter()
+        warmed = run_plan(session, parts.plan, parts.rows, parts.expected)
+        timings = {"verify": verify_ms, "load": (loaded - start) * 1000.0, "warm": (time.perf_counter() - loaded) * 1000.0}
+        return Served(parts, session, warmed, {**timings, "ready": states.process_age_ms()})
+    except BaseException:
+        session.close()
+        raise
+
+
+def choose(manifest: ReleaseManifest, target: str | None = None) -> ReleasedTarget:
+    """The first target of the manifest, or the one named, whose platform key is this machine's.
+
+    Raises TargetError saying for each target what differs.
+    """
+    candidates = [released for released in manifest.targets if target in (None, released.target)]
+    reasons = {}
+    for released in candidates:
+        reasons[released.target] = unfit(released)
+        if reasons[released.target] is None:
+            return released
+    known = [released.target for released in manifest.targets]
+    raise TargetError(
+        "No target of this bundle runs on this machine" if candidates else "The bundle has no such target",
+        where=f"{manifest.name} {manifest.version}",
+        expected=f"one of {', '.join(known)}" + ("".join(f"; left out: {name} ({reason})" for name, reason in manifest.left_out.items())),
+        got="; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or str(target),
+        next="install what is named, or release the bundle for this platform",
+    )
+
+
+def unfit(released: ReleasedTarget) -> str | None:
+    """Why this machine cannot run a target, or None when it can."""
+    try:
+        backend = engines.backend(released.target)
+    except TargetError as error:
+        return error.what
+    if reason := backend.unavailable(released.target):
+        return reason
+    return ", ".join(difference(released.key_fields, backend.platform_key(released.target))) or None

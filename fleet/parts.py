@@ -1,0 +1,115 @@
+"""What a bundle holds for one target, each part parsed from the very bytes that were verified."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import sys
+import types
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import engines
+from engines.contract import Session
+from fleet.verify import KEEP, Verified
+from pipeline.errors import ConfigError, RecordError, Refused
+from pipeline.records import Engine, ReleasedTarget, WarmupPlan
+
+Prepare = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
+"""One raw row to the model's named tensors, without the batch axis."""
+
+
+@dataclasses.dataclass
+class Parts:
+    """Records, arrays (`rows` and `expected`: name to (rows, ...)) and the preprocessing of one target."""
+
+    verified: Verified
+    released: ReleasedTarget
+    engine: Engine
+    plan: WarmupPlan
+    rows: dict[str, np.ndarray]
+    expected: dict[str, np.ndarray]
+    labels: tuple[str, ...]
+    prepare: Prepare
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the engine's files."""
+        return self.verified.folder / self.released.folder
+
+    def open_session(self, concurrency: int | None = None) -> Session:
+        """Load the engine with as many slots as the plan warms, or fewer. The backend hashes what it hands to the runtime."""
+        slots = self.plan.concurrency if concurrency is None else concurrency
+        if not 1 <= slots <= self.plan.concurrency:
+            raise ConfigError(
+                "The plan does not warm so many concurrent calls",
+                where="concurrency",
+                expected=f"1 to {self.plan.concurrency}",
+                got=str(slots),
+                next="widen warmup.concurrency in params.yaml and release again, or run more processes",
+            )
+        return engines.backend(self.engine.target).load(self.folder, self.engine, concurrency=slots)
+
+
+def read_parts(verified: Verified, released: ReleasedTarget) -> Parts:
+    """Parse one target's records and arrays from verified bytes, and check that they belong together.
+
+    Raises Refused when a digest in the manifest is not that of the record it names.
+    """
+    records = {
+        "engine_sha256": read_record(verified, released, "engine.json", Engine),
+        "plan_sha256": read_record(verified, released, "plan.json", WarmupPlan),
+    }
+    for field, record in records.items():
+        if record.digest() != (wanted := getattr(released, field)):
+            where = f"{released.target}: {field}"
+            raise Refused("Records of the bundle do not belong together", where=where, expected=wanted, got=record.digest(), next=KEEP)
+    return Parts(
+        verified=verified,
+        released=released,
+        engine=records["engine_sha256"],
+        plan=records["plan_sha256"],
+        rows=read_arrays(verified, "warmup/rows.npz"),
+        expected=read_arrays(verified, f"{released.folder}/expected.npz"),
+        labels=tuple(json.loads(verified.read("labels.json"))),
+        prepare=load_preprocess(verified),
+    )
+
+
+def read_record(verified: Verified, released: ReleasedTarget, name: str, kind: type[Any]) -> Any:
+    """A record of a target's folder."""
+    path = f"{released.folder}/{name}"
+    try:
+        return kind.from_json(json.loads(verified.read(path)), path)
+    except ValueError as error:
+        raise RecordError("A record cannot be read", where=path, expected="JSON", got=str(error), next=KEEP) from error
+
+
+def read_arrays(verified: Verified, path: str) -> dict[str, np.ndarray]:
+    """Arrays of an .npz; pickled objects are refused."""
+    try:
+        with np.load(io.BytesIO(verified.read(path)), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise RecordError("Arrays of the bundle cannot be read", where=path, expected="an .npz file", got=str(error), next=KEEP) from error
+
+
+def load_preprocess(verified: Verified) -> Prepare:
+    """The shipped function, compiled from the verified bytes: no path is imported and no `__pycache__` written."""
+    file, _, function = verified.manifest.preprocess.partition(":")
+    module = types.ModuleType(f"qwarm_preprocess_{verified.manifest.files[file].sha256[:12]}")
+    module.__file__ = str(verified.folder / file)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look their module up
+    try:
+        exec(compile(verified.read(file), f"{verified.folder.name}/{file}", "exec", dont_inherit=True), module.__dict__)
+        prepare: Prepare = getattr(module, function)
+        return prepare
+    except Refused:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        raise RecordError("The preprocessing of the bundle cannot be used", where=file, expected=f"a function {function}", got=repr(error)) from error

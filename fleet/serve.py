@@ -1,0 +1,85 @@
+"""`serve`: one process that is live at once, ready when it is warm, and ends without losing a request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from fleet import host
+from fleet.server import Server
+from fleet.verify import verify
+from pipeline.errors import QwarmError
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def log(line: str) -> None:
+    """One line on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def serve(
+    bundle: str | os.PathLike[str],
+    *,
+    address: tuple[str, int],
+    state: Path,
+    target: str | None = None,
+    concurrency: int | None = None,
+    key: str | None = None,
+    queue: int = 64,
+    drain_seconds: float = 30.0,
+    ready: Callable[[host.Served, str], None],
+) -> None:
+    """Answer until SIGTERM or SIGINT; must be called in the main thread.
+
+    The server listens before the bundle is verified, so that `live` tells loading from dead. `ready(served, url)` is called
+    once, when the state in folder `state` says so. `queue`: requests that may wait beyond those the engine runs at once.
+
+    Raises what `fleet.open` raises, ConfigError when it cannot listen, QwarmError when requests outlast `drain_seconds`.
+    """
+    stopping, loading = threading.Event(), True
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        if loading:  # no request was taken and no state written; unwinding would wait for the warm-up's threads
+            os.write(2, b"stopped before the engine was warm\n")
+            os._exit(0)
+
+    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    server: Server | None = None
+    served: host.Served | None = None
+    try:
+        server = Server(*address, places=queue, log=log)
+        server.start()
+        log(f"live at {server.address}; verifying, loading and warming {bundle}")
+        start = time.perf_counter()
+        verified = verify(bundle, key)
+        server.manifest = verified.manifest
+        served = host.load(verified, target=target, concurrency=concurrency, verify_ms=(time.perf_counter() - start) * 1000.0)
+        loading = False
+        server.places = queue + served.session.concurrency
+        server.served = served
+        served.announce(state, server.address)
+        ready(served, server.address)
+        stopping.wait()
+        served.withdraw()
+        log("draining: no new connections; running requests are finished")
+        if not server.drain(drain_seconds):
+            raise QwarmError("Requests were still running when the time to drain was over", where=server.address, expected=f"{drain_seconds:g} s")
+        log("drained")
+    finally:
+        loading = False
+        if server is not None and not server.draining:
+            server.drain(0)
+        if served is not None:
+            served.withdraw()
+            if server is not None and server.idle:
+                served.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,126 @@
+"""The HTTP side of `serve`: connections, a bounded queue, and an end that loses no running request. Standard library."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from fleet.handler import Handler
+from pipeline.errors import ConfigError
+from pipeline.records import ReleaseManifest
+
+if TYPE_CHECKING:
+    from fleet.host import Served
+
+QUIET_SECONDS = 0.1
+"""While draining, an open connection may still bring the request its client was sending: the end is a pause this long."""
+
+
+class Server(ThreadingHTTPServer):
+    """Answers `live` from the first moment, and the rest once `served` is set.
+
+    `places`: infer requests that may be inside at once, waiting ones included; one more is told to come again (503).
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int, places: int, log: Callable[[str], None]) -> None:
+        self.log, self.places = log, places
+        self.manifest: ReleaseManifest | None = None
+        self.served: Served | None = None
+        self.draining = False
+        self._lock = threading.Lock()
+        self._accepting: threading.Thread | None = None
+        self._running = self._inside = 0
+        self._last_ended = 0.0
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                "The server cannot listen",
+                where=f"{host}:{port}",
+                expected="an address of this machine and a free port",
+                got=str(error),
+                next="give another --port (0 takes a free one) or --host",
+            ) from error
+
+    def start(self) -> None:
+        """Accept connections in a thread."""
+        self._accepting = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="accept", daemon=True)
+        self._accepting.start()
+
+    def server_bind(self) -> None:
+        """Bind without the reverse DNS look-up of the standard library, which can take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is running."""
+        with self._lock:
+            return self._running == 0
+
+    @property
+    def address(self) -> str:
+        """`http://host:port` as bound."""
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.server_port}"
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """A connection that broke off is no fault of the server; anything else is logged."""
+        error = sys.exception()
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            self.log(f"connection of {client_address[0]}: {type(error).__name__}: {error}")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A request from its first byte to its answer's last, which a drain waits for."""
+        with self._lock:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._last_ended = time.monotonic()
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[bool]:
+        """Take a place in the bounded queue; yields whether there was one."""
+        with self._lock:
+            taken = self._inside < self.places
+            self._inside += taken
+        try:
+            yield taken
+        finally:
+            with self._lock:
+                self._inside -= taken
+
+    def drain(self, seconds: float) -> bool:
+        """Take in what has connected, stop listening, wait for running requests. Returns whether all ended within `seconds`."""
+        self.draining = True
+        if self._accepting is not None:
+            self.shutdown()
+        self.timeout = 0
+        while select.select([self.socket], [], [], 0)[0]:
+            self.handle_request()
+        self.server_close()
+        started = time.monotonic()
+        while time.monotonic() - started < seconds:
+            with self._lock:
+                quiet = self._running == 0 and time.monotonic() - max(self._last_ended, started) >= QUIET_SECONDS
+            if quiet:
+                return True
+            time.sleep(0.01)
+        return False

@@ -1,0 +1,1 @@
+"""What flows between stages: records, configuration, digests, platform fingerprint, verdicts."""

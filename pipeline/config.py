@@ -1,0 +1,254 @@
+"""`params.yaml`: strict, with the nearest known key named when one is unknown. Pipeline side only (pydantic)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from pipeline.errors import ConfigError
+from pipeline.tensors import AxisRange, TensorSpec
+
+Dtype = Literal["float32", "int32", "int64", "uint8", "int8", "bool"]
+PositiveInt = Annotated[int, Field(gt=0)]
+RoleName = Literal["train", "calibration", "search", "warmup", "validation"]
+RoleSize = PositiveInt | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
+"""A count of rows, a share of all rows, or what the other roles leave."""
+
+
+class Section(BaseModel):
+    """A part of params.yaml: unknown keys are refused, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class InputConfig(Section):
+    shape: tuple[int | str, ...]
+    dtype: Dtype = "float32"
+
+
+class AxisConfig(Section):
+    min: PositiveInt
+    opt: PositiveInt
+    max: PositiveInt
+
+    @model_validator(mode="after")
+    def ordered(self) -> AxisConfig:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"min <= opt <= max does not hold: {self.min}, {self.opt}, {self.max}")
+        return self
+
+
+class ModelConfig(Section):
+    """`factory` builds the float torch module; `train` (optional) writes `checkpoint` from the train role."""
+
+    factory: str
+    checkpoint: str
+    train: str | None = None
+    inputs: dict[str, InputConfig]
+    outputs: list[str]
+    shapes: dict[str, AxisConfig]
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def axes_declared(self) -> ModelConfig:
+        if not self.inputs or not self.outputs:
+            raise ValueError("at least one input and one output are needed")
+        first = {spec.shape[0] if spec.shape else None for spec in self.inputs.values()}
+        if len(first) != 1 or not isinstance(next(iter(first)), str):
+            raise ValueError("the first axis of every input must be one named batch axis")
+        named = {axis for spec in self.inputs.values() for axis in spec.shape if isinstance(axis, str)}
+        if missing := sorted(named - set(self.shapes)):
+            raise ValueError(f"axes {missing} are used in model.inputs and have no range in model.shapes")
+        if unused := sorted(set(self.shapes) - named):
+            raise ValueError(f"axes {unused} in model.shapes are used by no input")
+        return self
+
+    @property
+    def batch_axis(self) -> str:
+        """Name of the first axis of every input."""
+        return str(next(iter(self.inputs.values())).shape[0])
+
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(name, spec.dtype, tuple(spec.shape)) for name, spec in self.inputs.items())
+
+    def axis_ranges(self) -> dict[str, AxisRange]:
+        return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in self.shapes.items()}
+
+
+class SourceConfig(Section):
+    kind: Literal["parquet"]
+    path: str
+
+
+class DataConfig(Section):
+    """`columns` maps model inputs and `label` to columns of the source; `write` (optional) makes the source."""
+
+    source: SourceConfig
+    columns: dict[str, str]
+    preprocess: str
+    labels: str
+    write: str | None = None
+    roles: dict[
+        Literal["train", "calibration", "search", "warmup", "validation"], PositiveInt | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
+    ]
+    seed: int = 0
+
+    @field_validator("roles")
+    @classmethod
+    def complete(cls, roles: dict[str, Any]) -> dict[str, Any]:
+        if missing := [role for role in ("calibration", "search", "warmup", "validation") if role not in roles]:
+            raise ValueError(f"roles {missing} are missing: each stage needs its own rows")
+        if sum(size == "rest" for size in roles.values()) > 1:
+            raise ValueError("only one role can take the rest")
+        return roles
+
+    @model_validator(mode="after")
+    def labelled(self) -> DataConfig:
+        if "label" not in self.columns:
+            raise ValueError("data.columns must map `label`")
+        return self
+
+
+class QuantizeConfig(Section):
+    """`min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch."""
+
+    schemes: list[Literal["tensorrt"]] = Field(min_length=1)
+    method: Literal["max"] = "max"
+    min_rows: PositiveInt = 32
+    batch_rows: PositiveInt = 32
+
+
+class TargetConfig(Section):
+    required: bool = False
+
+
+class WarmupConfig(Section):
+    """`iterations: auto` finds the smallest number whose first request is steady, in fresh processes."""
+
+    concurrency: list[PositiveInt] = Field(default=[1], min_length=1)
+    batches: list[PositiveInt] = Field(min_length=1)
+    iterations: PositiveInt | Literal["auto"] = "auto"
+    max_seconds: Annotated[float, Field(gt=0)] = 30.0
+
+
+class GatesConfig(Section):
+    """Limits of the release. Latency limits are ratios; `trials` fresh processes a variant, extended to `max_trials`."""
+
+    metric: Literal["top1"] = "top1"
+    max_drop: Annotated[float, Field(gt=0, lt=1)]
+    min_reference: Annotated[float, Field(ge=0, le=1)] | None = None
+    first_request_over_p50: Annotated[float, Field(gt=1)]
+    p99_over_p50: Annotated[float, Field(gt=1)]
+    int8_share: Annotated[float, Field(ge=0, le=1)]
+    int8_speedup: Annotated[float, Field(gt=0)]
+    side_confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.999
+    trials: PositiveInt = 15
+    max_trials: PositiveInt = 30
+    requests: Annotated[int, Field(ge=20)] = 100
+
+    @model_validator(mode="after")
+    def budget(self) -> GatesConfig:
+        if self.max_trials < self.trials:
+            raise ValueError(f"max_trials {self.max_trials} is smaller than trials {self.trials}")
+        return self
+
+
+class ReleaseConfig(Section):
+    name: str
+    version: str
+    undecided: Literal["refuse", "leave-out"] = "leave-out"
+
+    @field_validator("name")
+    @classmethod
+    def safe_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", name):
+            raise ValueError(f"{name!r} is no release name: lower-case letters, digits, - and _, at most 64")
+        return name
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def semantic(cls, version: Any) -> Any:
+        if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?", version):
+            raise ValueError(f"{version!r} is no semantic version such as 1.2.0 (quote it in YAML)")
+        return version
+
+
+class Config(Section):
+    """The whole of params.yaml."""
+
+    model: ModelConfig
+    data: DataConfig
+    quantize: QuantizeConfig
+    targets: dict[str, TargetConfig] = Field(min_length=1)
+    warmup: WarmupConfig
+    gates: GatesConfig
+    release: ReleaseConfig
+
+    @model_validator(mode="after")
+    def columns_fit_inputs(self) -> Config:
+        inputs = set(self.model.inputs)
+        given = set(self.data.columns) - {"label"}
+        if inputs != given:
+            raise ValueError(f"data.columns maps {sorted(given)}, and model.inputs declares {sorted(inputs)}")
+        largest = self.model.shapes[self.model.batch_axis].max
+        if beyond := [batch for batch in self.warmup.batches if batch > largest]:
+            raise ValueError(f"warmup.batches {beyond} are beyond model.shapes.{self.model.batch_axis}.max = {largest}")
+        if isinstance(size := self.data.roles["calibration"], int) and size < self.quantize.min_rows:
+            raise ValueError(f"data.roles.calibration is {size}, fewer than quantize.min_rows = {self.quantize.min_rows}")
+        return self
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Config
+    for part in location:
+        fields = getattr(model, "model_fields", {})
+        annotation = fields[part].annotation if part in fields else None
+        arguments = getattr(annotation, "__args__", ())
+        model = next((a for a in arguments if isinstance(a, type) and issubclass(a, Section)), annotation) if annotation is not None else model
+    return list(getattr(model, "model_fields", {}))
+
+
+def _explain(problem: Any, path: str) -> ConfigError:
+    location = tuple(problem["loc"])
+    dotted = ".".join(str(part) for part in location) or "the whole file"
+    if problem["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+        return ConfigError(
+            f"Unknown key {dotted!r}",
+            where=path,
+            expected=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
+            got=str(location[-1]),
+            next=f"correct {path} and run `dvc repro` again",
+        )
+    got = "nothing" if problem["type"] == "missing" else repr(problem.get("input"))[:120]
+    return ConfigError(
+        f"A parameter does not fit: {dotted}", where=path, expected=problem["msg"], got=got, next=f"correct {path} and run `dvc repro` again"
+    )
+
+
+def load_config(path: str | Path = "params.yaml") -> Config:
+    """Read and check params.yaml; raises ConfigError naming the key, what it must be and the nearest known key."""
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "There is no params.yaml",
+            where=str(Path(path).absolute()),
+            expected="the pipeline's parameters",
+            got="no file",
+            next="run in the folder that holds params.yaml",
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError("params.yaml is not YAML", where=str(path), expected="YAML", got=str(error)) from error
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        # An unknown key is the likeliest cause of a missing one: name it first.
+        problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+        raise _explain(problems[0], str(path)) from error

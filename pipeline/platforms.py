@@ -1,0 +1,101 @@
+"""The fingerprint of a machine: what invalidates an engine, what a measurement, and what nothing.
+
+Standard library only: it runs on every `dvc repro` and on serving hosts.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.digests import sha256_json
+from pipeline.records import Platform
+
+ISA_LEVELS = (
+    ("amx", ("amx_int8", "amx_tile")),
+    ("avx512-vnni", ("avx512_vnni", "avx512vl")),
+    ("avx512", ("avx512f", "avx512vl", "avx512bw")),
+    ("avx-vnni", ("avx_vnni",)),
+    ("avx2", ("avx2",)),
+)
+"""Highest first, by the kernel's flag names: what oneDNN and MLAS dispatch on."""
+
+
+def cpu_facts() -> dict[str, str]:
+    """First processor of /proc/cpuinfo as a mapping (empty where there is none)."""
+    facts: dict[str, str] = {}
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return facts
+    for line in lines:
+        if not line.strip():
+            break
+        name, _, value = line.partition(":")
+        facts[name.strip()] = value.strip()
+    return facts
+
+
+def isa() -> str:
+    """The highest instruction-set level that INT8 kernels dispatch on, or the machine architecture."""
+    flags = set(cpu_facts().get("flags", "").split())
+    for level, needed in ISA_LEVELS:
+        if flags.issuperset(needed):
+            return level
+    return platform.machine()
+
+
+def memory_gib() -> int:
+    """Physical memory, rounded to GiB."""
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+
+
+def usable_cores() -> int:
+    """Processors this process may run on (respects affinity and therefore most container limits)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def package_version(name: str) -> str:
+    """Version of an installed distribution, or "absent"."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def machine_facts() -> dict[str, str]:
+    """What a latency depends on. Never a host name, boot id or serial number: those would differ on equal machines."""
+    cpu = cpu_facts()
+    return {
+        "cpu_model": cpu.get("model name") or platform.processor() or platform.machine(),
+        "cpu_family": f"{cpu.get('cpu family', '?')}/{cpu.get('model', '?')}/{cpu.get('stepping', '?')}",
+        "cores": str(usable_cores()),
+        "memory_gib": str(memory_gib()),
+        "isa": isa(),
+    }
+
+
+def fingerprint(target: str, key_fields: Mapping[str, str], unavailable: str | None) -> Platform:
+    """The `Platform` record of `target` on this machine; `key_fields` come from the target's backend."""
+    machine = machine_facts()
+    return Platform(
+        target=target,
+        key=sha256_json(dict(key_fields)),
+        key_fields=dict(key_fields),
+        machine_id=sha256_json(machine),
+        machine_fields=machine,
+        provenance={"kernel": platform.release(), "libc": "-".join(platform.libc_ver()), "python": platform.python_version()},
+        unavailable=unavailable,
+    )
+
+
+def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """One line for each key field that differs: `openvino: built for 2026.4.1, here 2026.3.0`."""
+    return [
+        f"{name}: built for {wanted.get(name, 'nothing')}, here {found.get(name, 'nothing')}"
+        for name in sorted(set(wanted) | set(found))
+        if wanted.get(name) != found.get(name)
+    ]

@@ -1,0 +1,356 @@
+"""The nouns that flow between stages. All frozen and strict; units are in the field names; digests are hex sha256."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from pipeline.strict import Record
+from pipeline.tensors import AxisRange, TensorSpec
+from pipeline.verdicts import Check, Interval, Verdict
+
+ROLES = ("train", "calibration", "search", "warmup", "validation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Platform(Record):
+    """One target's machine. `key` changes when an engine is invalid, `machine_id` when a measurement is.
+
+    `unavailable` says why the target cannot be built and run here, or is null.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.platform/1"
+    target: str
+    key: str
+    key_fields: dict[str, str]
+    machine_id: str
+    machine_fields: dict[str, str]
+    provenance: dict[str, str]
+    unavailable: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Role(Record):
+    """The rows of one role: ids in the source, decoded-content digests (same order), Merkle root, label histogram."""
+
+    rows: tuple[str, ...]
+    digests: tuple[str, ...]
+    merkle_root: str
+    labels: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding(Record):
+    """Two rows with equal decoded content, and what was done about it ("moved" out, or "refused")."""
+
+    left: str
+    right: str
+    kind: str
+    action: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Roles(Record):
+    """Which row plays which role, and the proof that no decoded content plays two that must be apart."""
+
+    SCHEMA: ClassVar[str] = "qwarm.roles/1"
+    source: str
+    source_sha256: str
+    preprocess_sha256: str
+    seed: int
+    source_rows: int
+    class_names: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    roles: dict[str, Role]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parity(Record):
+    """One output compared over one hop at one point of the shape range. Infinite SQNR (equal outputs) is null."""
+
+    hop: str
+    sizes: dict[str, int]
+    output: str
+    max_absolute: float
+    max_relative: float
+    sqnr_db: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModel(Record):
+    """The float ONNX model and how far it is from torch."""
+
+    SCHEMA: ClassVar[str] = "qwarm.exported/1"
+    onnx_sha256: str
+    checkpoint_sha256: str
+    factory: str
+    exporter: str
+    opset: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: dict[str, AxisRange]
+    parity: tuple[Parity, ...]
+    macs: int
+    """Multiply-accumulates of one row (named axes other than the batch at `opt`)."""
+    operators: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRange(Record):
+    """Smallest and largest value a tensor took over the calibration rows, and how far its two halves agree.
+
+    `halves_ratio` is the smaller half's absolute maximum over the larger's: 1 is fully converged.
+    """
+
+    low: float
+    high: float
+    halves_ratio: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges(Record):
+    """Activation ranges, bound by digest to the model, the rows and the method that gave them."""
+
+    SCHEMA: ClassVar[str] = "qwarm.ranges/1"
+    onnx_sha256: str
+    calibration_root: str
+    preprocess_sha256: str
+    method: str
+    calibration_rows: int
+    batch_rows: int
+    tools: dict[str, str]
+    tensors: dict[str, TensorRange]
+    dead: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FloatNode(Record):
+    """A node that multiplies but stays in float, and why."""
+
+    node: str
+    operator: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedModel(Record):
+    """A Q/DQ ONNX model of one scheme."""
+
+    SCHEMA: ClassVar[str] = "qwarm.quantized/1"
+    scheme: str
+    onnx_sha256: str
+    float_sha256: str
+    ranges_sha256: str
+    quantizer: str
+    quantize_linear: int
+    dequantize_linear: int
+    quantized_nodes: tuple[str, ...]
+    float_nodes: tuple[FloatNode, ...]
+    search_rows: int
+    search_sqnr_db: float | None
+    search_agreement: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CensusLayer(Record):
+    """One layer as the runtime really executes it; `macs` for one row."""
+
+    name: str
+    operator: str
+    precision: str
+    macs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Census(Record):
+    """Which precision really executes: `int8_share` is the INT8 part of all multiply-accumulates, 0 to 1."""
+
+    layers: tuple[CensusLayer, ...]
+    int8_share: float
+
+
+@dataclasses.dataclass(frozen=True)
+class File(Record):
+    """A file by size and content."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine(Record):
+    """One built engine: a folder with `engine.json` (this) and the files it lists."""
+
+    SCHEMA: ClassVar[str] = "qwarm.engine/1"
+    target: str
+    precision: str
+    model_sha256: str
+    platform_key: str
+    key_fields: dict[str, str]
+    recipe: dict[str, Any]
+    recipe_sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: dict[str, AxisRange]
+    files: dict[str, File]
+    census: Census
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupStep(Record):
+    """Run rows `rows` (indices into the warm-up arrays) at `sizes` in each of `threads` threads, `iterations` times."""
+
+    sizes: dict[str, int]
+    rows: tuple[int, ...]
+    threads: int
+    iterations: int
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupPlan(Record):
+    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows."""
+
+    SCHEMA: ClassVar[str] = "qwarm.plan/1"
+    target: str
+    engine_sha256: str
+    rows_sha256: str
+    steps: tuple[WarmupStep, ...]
+    concurrency: int
+    environment: dict[str, str]
+    max_seconds: float
+    found_by: str
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupResult(Record):
+    """How long each step of a plan took in this process, in order, and the whole."""
+
+    seconds_by_step: tuple[float, ...]
+    total_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial(Record):
+    """One fresh process. `requests_ms` are its requests in order, the first included; `control_ms` the control workload's.
+
+    `phases_ms` are cumulative from process start: interpreter, imports, load, warm, ready.
+    """
+
+    variant: str
+    phases_ms: dict[str, float]
+    requests_ms: tuple[float, ...]
+    control_ms: tuple[float, ...]
+    peak_rss_mb: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ColdStartReport(Record):
+    """Interleaved trials of the variants `cold` (no plan), `warm` (plan) and `float` (FP32 with the plan)."""
+
+    SCHEMA: ClassVar[str] = "qwarm.coldstart/1"
+    target: str
+    machine_id: str
+    plan_sha256: str
+    measured_at: str
+    trials: tuple[Trial, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class DriftReport(Record):
+    """INT8 engine against the float reference on the same validation rows.
+
+    `lost` rows only the reference gets right, `gained` only the engine; `drop` is (lost - gained) / rows. Values are fractions.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.drift/1"
+    metric: str
+    validation_rows: int
+    validation_root: str
+    reference_value: float
+    engine_value: float
+    lost: int
+    gained: int
+    drop: float
+    agreement: float
+    sqnr_db: float | None
+    method: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation(Record):
+    """What `validate@target` measured: accuracy and latency of one engine on one machine."""
+
+    SCHEMA: ClassVar[str] = "qwarm.validation/1"
+    target: str
+    bound_to: dict[str, str]
+    drift: DriftReport
+    coldstart: ColdStartReport
+    census: Census
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence(Record):
+    """One target's verdict with everything it rests on: what `release` reads.
+
+    `refuses` says that the whole release is refused because of it; a target that neither ships nor refuses is left out.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.evidence/1"
+    target: str
+    required: bool
+    verdict: Verdict
+    ships: bool
+    reason: str
+    checks: tuple[Check, ...]
+    figures: dict[str, float]
+    bound_to: dict[str, str]
+    machine: dict[str, str]
+    measured_at: str
+    refuses: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleasedTarget(Record):
+    """A target inside a bundle."""
+
+    target: str
+    folder: str
+    verdict: Verdict
+    platform_key: str
+    key_fields: dict[str, str]
+    engine_sha256: str
+    plan_sha256: str
+    evidence_sha256: str
+    checks: tuple[Check, ...]
+    figures: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseManifest(Record):
+    """Everything in a bundle: every file's size and sha256, what it was made from, and what was proven."""
+
+    SCHEMA: ClassVar[str] = "qwarm.manifest/1"
+    name: str
+    version: str
+    signature: str
+    """"none", or the kind of signature beside the manifest."""
+    files: dict[str, File]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: dict[str, AxisRange]
+    preprocess: str
+    """File and function, for example "preprocess.py:prepare"."""
+    targets: tuple[ReleasedTarget, ...]
+    left_out: dict[str, str]
+    roles: dict[str, str]
+    """Merkle root of each data role."""
+    provenance: dict[str, Any]
+    """Code-tree digest, upstream lock entries, tool versions, parameters."""
+
+
+__all__ = [
+    "ROLES", "AxisRange", "Census", "CensusLayer", "Check", "ColdStartReport", "DriftReport", "Engine", "Evidence", "ExportedModel",
+    "File", "Finding", "FloatNode", "Interval", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget",
+    "Role", "Roles", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+]  # fmt: skip

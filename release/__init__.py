@@ -1,0 +1,1 @@
+"""May it ship, and as what? Drift, gates, bundle, report."""

@@ -1,0 +1,238 @@
+"""Pack what may ship into one folder that a serving host can check and load. Every check comes before the first byte."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.digests import sha256_arrays, sha256_bytes, sha256_file
+from pipeline.errors import ConfigError, RecordError, Refused
+from pipeline.files import canonical_json, replacing_folder
+from pipeline.records import Engine, Evidence, ExportedModel, File, ReleasedTarget, ReleaseManifest, Roles, WarmupPlan
+from release.host_readme import render
+from release.private_paths import refuse_private_paths
+
+Content = bytes | Path
+"""A file of the bundle: made here, or copied from the building machine."""
+
+HOST_MODULES = frozenset(sys.stdlib_module_names) | {"numpy"}
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+AGAIN = "run `dvc repro`; the previous bundle is untouched"
+
+
+def pack(
+    releases: str | Path,
+    *,
+    name: str,
+    version: str,
+    evidences: Sequence[Evidence],
+    left_out: Mapping[str, str],
+    engines: Mapping[str, Path],
+    warm: Mapping[str, Path],
+    exported: ExportedModel,
+    roles: Roles,
+    preprocess: tuple[Path, str],
+    host_packages: Mapping[str, str],
+    provenance: Mapping[str, Any],
+    staging: str | Path | None = None,
+    private: Iterable[str | Path] = (),
+) -> Path:
+    """Write `releases`/<name>-<version>/ whole, or raise and leave the previous one byte for byte as it was.
+
+    `evidences`: one a target; those whose `ships` is true go in, the others are left out with their reason, as are the
+    targets in `left_out`. `engines` and `warm`: folder of each shipping target (engine.json and its files; plan.json, rows.npz,
+    expected.npz). `preprocess`: the file and the name of the function in it. `host_packages`: pinned versions that a host
+    installs. `staging`: where it is assembled (same file system; default `.packing` beside `releases`). `private`: folders
+    of this machine whose path may be in no file, besides the current and the home folder.
+
+    Equal arguments give equal bytes. Raises Refused (exit code 3) when nothing ships, a required target does not, or the
+    parts do not belong together; ConfigError for a name, version or preprocessing that no host can take.
+    """
+    for label, value in (("name", name), ("version", version)):
+        if not NAME.fullmatch(value) or ".." in value:
+            raise ConfigError(f"A bundle cannot have this {label}", where=f"release.{label}", expected=NAME.pattern, got=repr(value))
+    shipping = decide(evidences)
+    absent = {**left_out, **{evidence.target: evidence.reason for evidence in evidences if not evidence.ships}}
+    contents: dict[str, Content] = {
+        "README.md": render(
+            name=name,
+            version=version,
+            exported=exported,
+            evidences=shipping,
+            left_out=absent,
+            host_packages=host_packages,
+            labels=len(roles.class_names),
+        ).encode(),
+        "labels.json": canonical_json(list(roles.class_names)).encode(),
+        "preprocess.py": host_preprocess(*preprocess, roles),
+        "warmup/rows.npz": Path(warm[shipping[0].target]) / "rows.npz",
+    }
+    targets = []
+    for evidence in shipping:
+        released, files = target_files(evidence, Path(engines[evidence.target]), Path(warm[evidence.target]), exported)
+        targets.append(released)
+        contents.update({f"{released.folder}/{path}": content for path, content in files.items()})
+    listed = {path: as_file(content) for path, content in sorted(contents.items())}
+    manifest = ReleaseManifest(
+        name=name,
+        version=version,
+        signature="none",
+        files=listed,
+        inputs=exported.inputs,
+        outputs=exported.outputs,
+        shapes=exported.shapes,
+        preprocess=f"preprocess.py:{preprocess[1]}",
+        targets=tuple(targets),
+        left_out=absent,
+        roles={role: entry.merkle_root for role, entry in sorted(roles.roles.items())},
+        provenance={**provenance, "host_packages": dict(host_packages)},
+    ).to_text()
+    contents["manifest.json"] = manifest.encode()
+    contents["manifest.sha256"] = f"{sha256_bytes(manifest.encode())}  manifest.json\n".encode()
+    refuse_private_paths(contents, [Path.cwd(), Path.home(), *private])
+    final = Path(releases) / f"{name}-{version}"
+    with replacing_folder(final, staging or Path(releases).parent / ".packing") as folder:
+        write_contents(folder, contents, listed)
+    return final
+
+
+def decide(evidences: Sequence[Evidence]) -> list[Evidence]:
+    """The evidence of the targets that ship, in the given order; Refused when there is none or a required one does not."""
+    refused = [evidence for evidence in evidences if evidence.refuses]
+    shipping = [evidence for evidence in evidences if evidence.ships]
+    if refused or not shipping:
+        reasons = refused or evidences
+        raise Refused(
+            "The verdict of a target refuses the release" if refused else "No target may ship",
+            where=", ".join(f"evidence/{evidence.target}.json" for evidence in reasons) or "evidence",
+            expected="every required target ships, no UNDECIDED where release.undecided is refuse, and one target at least",
+            got="; ".join(f"{evidence.target}: {evidence.verdict.name}, {evidence.reason}" for evidence in reasons) or "no evidence",
+            next="read build/report/report.md; the previous bundle is untouched",
+        )
+    return shipping
+
+
+def belongs(what: str, where: str, expected: str, got: str) -> None:
+    """Raise Refused unless two digests (or records' digests) agree."""
+    if expected != got:
+        raise Refused(f"{what} does not belong to this release", where=where, expected=expected, got=got, next=AGAIN)
+
+
+def target_files(evidence: Evidence, engine_folder: Path, warm_folder: Path, exported: ExportedModel) -> tuple[ReleasedTarget, dict[str, Content]]:
+    """One target's entry in the manifest and its files by their path in `targets/<target>/`, all bound to each other."""
+    target = evidence.target
+    engine, plan = Engine.load(engine_folder / "engine.json"), WarmupPlan.load(warm_folder / "plan.json")
+    belongs("The engine", f"{engine_folder}: target", target, engine.target)
+    belongs("The engine's precision", f"{engine_folder}: precision", "int8", engine.precision)
+    declared = [str((record.inputs, record.outputs, sorted(record.shapes.items()))) for record in (exported, engine)]
+    belongs("The engine", f"{engine_folder}: inputs, outputs, shapes", *declared)
+    belongs("The warm-up plan", f"{warm_folder}/plan.json: engine_sha256", engine.digest(), plan.engine_sha256)
+    rows, expected = read_arrays(warm_folder / "rows.npz"), read_arrays(warm_folder / "expected.npz")
+    belongs("The warm-up plan", f"{warm_folder}/plan.json: rows_sha256", sha256_arrays(rows), plan.rows_sha256)
+    names = [spec.name for spec in exported.outputs]
+    belongs("The recorded output", f"{warm_folder}/expected.npz: names", str(sorted(names)), str(sorted(expected)))
+    count = len(next(iter(rows.values())))
+    belongs("The recorded output", f"{warm_folder}/expected.npz: rows", str([count] * len(names)), str([len(array) for array in expected.values()]))
+    for key, digest in (("engine_sha256", engine.digest()), ("plan_sha256", plan.digest())):
+        belongs("The evidence", f"evidence/{target}.json: bound_to.{key}", digest, evidence.bound_to.get(key, "nothing"))
+    files: dict[str, Content] = {
+        "engine.json": engine.to_text().encode(),
+        "plan.json": plan.to_text().encode(),
+        "expected.npz": warm_folder / "expected.npz",
+        "evidence.json": evidence.to_text().encode(),
+    }
+    for path, file in engine.files.items():
+        if path in files or ".." in Path(path).parts or Path(path).is_absolute():
+            raise Refused("An engine file cannot have this name", where=f"{engine_folder}: files", expected="a name of its own", got=path)
+        belongs("An engine file", str(engine_folder / path), str(file), str(as_file(engine_folder / path)))
+        files[path] = engine_folder / path
+    released = ReleasedTarget(
+        target=target,
+        folder=f"targets/{target}",
+        verdict=evidence.verdict,
+        platform_key=engine.platform_key,
+        key_fields=engine.key_fields,
+        engine_sha256=engine.digest(),
+        plan_sha256=plan.digest(),
+        evidence_sha256=evidence.digest(),
+        checks=evidence.checks,
+        figures=evidence.figures,
+    )
+    return released, files
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of an .npz without pickle; raises RecordError naming the file."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise RecordError("Warm-up arrays cannot be read", where=str(path), expected="an .npz file", got=str(error), next=AGAIN) from error
+
+
+def host_preprocess(path: Path, function: str, roles: Roles) -> bytes:
+    """Source of the preprocessing, once it is the one the roles were drawn with and a host can import it.
+
+    Raises Refused when it changed since, ConfigError when it defines no `function` or imports what a host does not have.
+    """
+    source = path.read_bytes()
+    belongs("The preprocessing", str(path), roles.preprocess_sha256, sha256_bytes(source))
+    tree = ast.parse(source, str(path))
+    imported: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported.update({alias.name.partition(".")[0]: node.lineno for alias in node.names})
+        elif isinstance(node, ast.ImportFrom):
+            imported["." * node.level + (node.module or "").partition(".")[0]] = node.lineno
+    foreign = [f"{module} (line {line})" for module, line in imported.items() if module not in HOST_MODULES]
+    if foreign:
+        raise ConfigError(
+            "The preprocessing imports what a serving host does not have",
+            where=str(path),
+            expected="the standard library and numpy only, in one file",
+            got=", ".join(foreign),
+            next="write those lines with numpy; the host runs this very file",
+        )
+    if function not in {name for node in tree.body for name in defined(node)}:
+        raise ConfigError("The preprocessing lacks its function", where=str(path), expected=f"a top-level {function}", got="no such name")
+    return source
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """Names that a top-level statement binds to a function, class or value."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    return [target.id for target in node.targets if isinstance(target, ast.Name)] if isinstance(node, ast.Assign) else []
+
+
+def as_file(content: Content) -> File:
+    """Size and sha256; raises RecordError naming a file that is missing."""
+    if isinstance(content, bytes):
+        return File(len(content), sha256_bytes(content))
+    try:
+        return File(content.stat().st_size, sha256_file(content))
+    except OSError as error:
+        raise RecordError("A part of the bundle is missing", where=str(content), expected="a file", got=str(error), next=AGAIN) from error
+
+
+def write_contents(folder: Path, contents: Mapping[str, Content], listed: Mapping[str, File]) -> None:
+    """Fill `folder`; raises Refused when a source changed while it was copied."""
+    for path, content in contents.items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            place.write_bytes(content)
+        else:
+            shutil.copyfile(content, place)
+        place.chmod(0o644)
+        if path in listed:
+            belongs(
+                "A file changed while it was packed and", str(content) if isinstance(content, Path) else path, str(listed[path]), str(as_file(place))
+            )

@@ -1,0 +1,238 @@
+"""May a target ship? Each measured figure, its interval and its limit become a Check; the checks become an Evidence. Pure.
+
+Accuracy decides at 95 % a side, latency at `gates.side_confidence`. Where the control workload that ran beside a timing
+was itself unsteady, the machine is to blame as much as the engine: the check is then at worst UNDECIDED, and excused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from scipy import special
+
+from pipeline.records import Census, Check, DriftReport, Evidence, Interval, Trial, Validation, Verdict
+from pipeline.verdicts import combine, judge
+from release import paired
+from warmup import latency
+from warmup.latency import Estimate
+
+if TYPE_CHECKING:
+    from pipeline.config import GatesConfig
+
+ACCURACY_SIDE = 0.95
+Undecided = Literal["refuse", "leave-out"]
+
+
+def judge_target(
+    validation: Validation, limits: GatesConfig, *, required: bool, undecided: Undecided, machine: Mapping[str, str], measured_at: str
+) -> Evidence:
+    """The verdict of a measured target. `machine` and `measured_at` (ISO 8601) are what the measurement holds for."""
+    checks = checks_of(validation, limits)
+    verdict = combine(checks)
+    ships, refuses, reason = outcome(checks, required=required, undecided=undecided)
+    return Evidence(
+        target=validation.target,
+        required=required,
+        verdict=verdict,
+        ships=ships,
+        reason=reason,
+        checks=checks,
+        figures=figures_of(validation),
+        bound_to=dict(validation.bound_to),
+        machine=dict(machine),
+        measured_at=measured_at,
+        refuses=refuses,
+    )
+
+
+def not_measured(target: str, why: str, *, required: bool, machine: Mapping[str, str], measured_at: str) -> Evidence:
+    """The verdict of a target that this machine cannot run: NOT_MEASURED, left out or, when required, refusing."""
+    check = Check("measurement", Verdict.NOT_MEASURED, None, None, None, "max", "ratio", why, "measure it on a machine that can run this target")
+    ships, refuses, reason = outcome((check,), required=required, undecided="leave-out")
+    return Evidence(target, required, Verdict.NOT_MEASURED, ships, reason, (check,), {}, {}, dict(machine), measured_at, refuses)
+
+
+def checks_of(validation: Validation, limits: GatesConfig) -> tuple[Check, ...]:
+    """Every gate's answer, in the order a reader wants them."""
+    reference = () if limits.min_reference is None else (reference_check(validation.drift, limits.min_reference),)
+    return (
+        drop_check(validation.drift, limits.max_drop),
+        *reference,
+        share_check(validation.census, limits.int8_share),
+        *latency_checks(validation, limits),
+    )
+
+
+def needs_more_trials(validation: Validation, limits: GatesConfig) -> bool:
+    """Whether a latency check is UNDECIDED, excused or not: more fresh processes may decide it, as more rows cannot.
+
+    Looking twice can at most double the error a side, 0.1 % with the default confidence.
+    """
+    return any(check.verdict is Verdict.UNDECIDED for check in latency_checks(validation, limits))
+
+
+def outcome(checks: tuple[Check, ...], *, required: bool, undecided: Undecided) -> tuple[bool, bool, str]:
+    """(ships, refuses the release, why) of a target with these checks."""
+    verdict = combine(checks)
+    excused = [check.name for check in checks if check.excused]
+    if verdict is Verdict.PASS:
+        if not excused:
+            return True, False, f"ships: all {len(checks)} checks passed"
+        return True, False, f"ships with {', '.join(excused)} UNDECIDED: the control workload was unsteady too, so this machine could not tell"
+    causes = "; ".join(_cause(check) for check in checks if check.verdict is verdict and not check.excused) or "nothing was measured"
+    if required:
+        return False, True, f"refuses the release, because this target is required: {causes}"
+    if verdict is Verdict.UNDECIDED and undecided == "refuse":
+        return False, True, f"refuses the release, because release.undecided is refuse: {causes}"
+    return False, False, f"left out of the release: {causes}"
+
+
+def _cause(check: Check) -> str:
+    if check.figure is None or check.limit is None:
+        return f"{check.name} is {check.verdict.name} ({check.evidence})"
+    side = "at most" if check.limit_is == "max" else "at least"
+    return f"{check.name} is {check.verdict.name}, {_number(check.figure, check.unit)} where {side} {_number(check.limit, check.unit)} is allowed"
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{100 * value:.3g} %" if unit == "fraction" else f"{value:.3g}x"
+
+
+def drop_check(drift: DriftReport, max_drop: float) -> Check:
+    """Paired non-inferiority: is the drop in accuracy within `max_drop` (a fraction)?"""
+    interval = paired.compare(drift.lost, drift.gained, drift.validation_rows, ACCURACY_SIDE)
+    wanted = paired.rows_to_decide(drift.lost, drift.gained, drift.validation_rows, max_drop, ACCURACY_SIDE)
+    decide = "" if wanted is None else f"about {wanted} validation rows in all, if rows go on to flip as these did"
+    if wanted == paired.MAX_ROWS_TO_DECIDE:
+        decide = f"no number of rows up to {wanted}: the observed drop is too near the limit; choose another limit or a better build"
+    evidence = f"{drift.validation_rows} paired rows, {drift.lost} lost, {drift.gained} gained; {paired.METHOD}"
+    return Check("accuracy_drop", judge(interval, max_drop), drift.drop, interval, max_drop, "max", "fraction", evidence, decide)
+
+
+def reference_check(drift: DriftReport, min_reference: float) -> Check:
+    """Is the float reference itself good enough? Catches an FP32 and INT8 that are equally wrong. Clopper-Pearson interval."""
+    rows, right = drift.validation_rows, round(drift.reference_value * drift.validation_rows)
+    low = float(special.betaincinv(right, rows - right + 1, 1 - ACCURACY_SIDE)) if right else 0.0
+    high = float(special.betaincinv(right + 1, rows - right, ACCURACY_SIDE)) if right < rows else 1.0
+    interval = Interval(low=low, high=high, side_confidence=ACCURACY_SIDE)
+    verdict = judge(interval, min_reference, "min")
+    decide = "more validation rows" if verdict is Verdict.UNDECIDED else ""
+    evidence = f"{right} of {rows} rows right in float; exact binomial (Clopper-Pearson)"
+    return Check("reference_accuracy", verdict, drift.reference_value, interval, min_reference, "min", "fraction", evidence, decide)
+
+
+def share_check(census: Census, least: float) -> Check:
+    """Does enough of the multiply-accumulates execute in INT8? A count, so it has no interval."""
+    if not sum(layer.macs for layer in census.layers):
+        why = "the census of the executed graph counted no multiply-accumulates"
+        return Check("int8_share", Verdict.NOT_MEASURED, None, None, least, "min", "fraction", why, "a census of the built engine")
+    verdict = Verdict.PASS if census.int8_share >= least else Verdict.FAIL
+    evidence = f"exact count over {len(census.layers)} executed layers"
+    return Check("int8_share", verdict, census.int8_share, None, least, "min", "fraction", evidence, "")
+
+
+def latency_checks(validation: Validation, limits: GatesConfig) -> tuple[Check, ...]:
+    """INT8 against FP32, and the warmed first request and p99 over p50: ratios of fresh processes."""
+    trials, side = validation.coldstart.trials, limits.side_confidence
+    warm, plain = latency.variant(trials, "warm"), latency.variant(trials, "float")
+    speedup = latency.estimate(_speedups(warm, plain), side)
+    steadiness = latency.estimate(latency.per_process(warm, latency.half_over_half, control=True), side)
+    checks = [_latency_check("int8_speedup", speedup, limits.int8_speedup, "min", side, _speedup_excuse(speedup, steadiness, limits.int8_speedup))]
+    for name, statistic, limit in (
+        ("first_request_over_p50", latency.first_over_p50, limits.first_request_over_p50),
+        ("p99_over_p50", latency.p99_over_p50, limits.p99_over_p50),
+    ):
+        measured = latency.estimate(latency.per_process(warm, statistic), side)
+        control = latency.estimate(latency.per_process(warm, statistic, control=True), side)
+        checks.append(_latency_check(name, measured, limit, "max", side, _ratio_excuse(measured, control, limit)))
+    return tuple(checks)
+
+
+def _speedups(warm: tuple[Trial, ...], plain: tuple[Trial, ...]) -> tuple[float, ...]:
+    """FP32 over INT8 p50, paired by round: above 1, INT8 is faster."""
+    return latency.paired(latency.per_process(plain, latency.p50), latency.per_process(warm, latency.p50)) if warm and plain else ()
+
+
+def _ratio_excuse(measured: Estimate | None, control: Estimate | None, limit: float) -> str:
+    """Why the control excuses a ratio inside a process, or "".
+
+    It does when its own ratio (its first sample over its p50; its p99 over its p50) is beyond the limit, or cannot be shown
+    within it. But not the latter when the engine's ratio is shown to be worse than the control's: then the
+    machine's unsteadiness does not explain it.
+    """
+    if measured is None or measured.interval is None or control is None:
+        return ""
+    if control.figure > limit:
+        return f"the control workload's own ratio was {control.figure:.3g}x"
+    if control.interval and control.interval.high > limit and measured.interval.low <= control.interval.high:
+        return f"the control workload's own ratio was only shown to be within {control.interval.high:.3g}x"
+    return ""
+
+
+def _speedup_excuse(measured: Estimate | None, control: Estimate | None, limit: float) -> str:
+    """Why the control excuses a ratio between two processes, or "".
+
+    The control is sized anew in each process to take as long as a request, so that its times cannot be compared between two. Its
+    ratio here is that of its later half over its earlier half in one process, which is 1 on a steady machine; how far its
+    interval reaches from 1 is how much a p50 moved within one process, the least it can move between two. It excuses a figure
+    that is no farther from the limit than that.
+    """
+    if measured is None or measured.interval is None or control is None or control.interval is None:
+        return ""
+    drift = max(control.interval.high, 1 / control.interval.low)
+    if limit / drift <= measured.figure <= limit * drift:
+        return f"the control workload's p50 moved by up to {drift:.3g}x within a process"
+    return ""
+
+
+def _latency_check(name: str, measured: Estimate | None, limit: float, limit_is: str, side: float, excuse: str) -> Check:
+    if measured is None:
+        why = "no fresh process of this variant was measured"
+        return Check(name, Verdict.NOT_MEASURED, None, None, limit, limit_is, "ratio", why, "run `dvc repro` where the target runs")
+    evidence = f"median of {len(measured.values)} fresh processes"
+    if measured.interval is None:
+        missing = latency.trials_needed(side) - len(measured.values)
+        text = f"{evidence}; too few for a bound at {side:.4g} a side"
+        return Check(name, Verdict.UNDECIDED, measured.figure, None, limit, limit_is, "ratio", text, f"{missing} more fresh processes a variant")
+    verdict = judge(measured.interval, limit, limit_is)
+    evidence += "; order-statistic interval"
+    if verdict is Verdict.PASS:
+        return Check(name, verdict, measured.figure, measured.interval, limit, limit_is, "ratio", evidence, "")
+    if excuse:
+        text, decide = f"{evidence}; {excuse}", "a quieter machine"
+        return Check(name, Verdict.UNDECIDED, measured.figure, measured.interval, limit, limit_is, "ratio", text, decide, excused=True)
+    decide = "more fresh processes (gates.max_trials)" if verdict is Verdict.UNDECIDED else ""
+    return Check(name, verdict, measured.figure, measured.interval, limit, limit_is, "ratio", evidence, decide)
+
+
+def figures_of(validation: Validation) -> dict[str, float]:
+    """Named figures for the summary and the manifest: fractions, ratios, and medians over processes in ms. What was not measured is absent."""
+    drift, trials = validation.drift, validation.coldstart.trials
+    cold, warm, plain = (latency.variant(trials, name) for name in ("cold", "warm", "float"))
+
+    def median(values: tuple[float, ...]) -> float | None:
+        found = latency.estimate(values, 0.5)
+        return found.figure if found else None
+
+    figures = {
+        "float_accuracy": drift.reference_value,
+        "int8_accuracy": drift.engine_value,
+        "drop": drift.drop,
+        "agreement": drift.agreement,
+        "sqnr_db": drift.sqnr_db,
+        "validation_rows": float(drift.validation_rows),
+        "int8_share": validation.census.int8_share,
+        "trials": float(len(warm)),
+        "cold_first_over_p50": median(latency.per_process(cold, latency.first_over_p50)),
+        "warm_first_over_p50": median(latency.per_process(warm, latency.first_over_p50)),
+        "cold_first_request_ms": median(tuple(trial.requests_ms[0] for trial in cold)),
+        "warm_first_request_ms": median(tuple(trial.requests_ms[0] for trial in warm)),
+        "steady_p50_ms": median(latency.per_process(warm, latency.p50)),
+        "steady_p99_ms": median(latency.per_process(warm, latency.p99)),
+        "float_p50_ms": median(latency.per_process(plain, latency.p50)),
+        "speedup": median(_speedups(warm, plain)),
+        "ready_ms": median(tuple(trial.phases_ms["ready"] for trial in warm if "ready" in trial.phases_ms)),
+        "peak_rss_mb": max((trial.peak_rss_mb for trial in warm), default=None),
+    }
+    return {name: value for name, value in figures.items() if value is not None}

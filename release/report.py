@@ -1,0 +1,81 @@
+"""report.md for a pull request and metrics.json for `dvc metrics diff`, from the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.records import Evidence, ExportedModel, QuantizedModel, Roles
+from release.summary import figure_text, interval_text, limit_text, lines
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table."""
+    cells = [list(header), ["---"] * len(header), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def headline(name: str, version: str, evidences: Sequence[Evidence]) -> str:
+    """The verdict in one sentence."""
+    refusing = [evidence.target for evidence in evidences if evidence.refuses]
+    shipping = [evidence.target for evidence in evidences if evidence.ships]
+    left = [evidence.target for evidence in evidences if not evidence.ships]
+    if refusing:
+        return f"**{name} {version} is refused**: {', '.join(refusing)} refuses it."
+    if not shipping:
+        return f"**{name} {version} is refused**: no target ships."
+    return f"**{name} {version} may ship** for {', '.join(shipping)}" + (f"; left out: {', '.join(left)}." if left else ".")
+
+
+def target_section(evidence: Evidence) -> list[str]:
+    """One target: verdict, figures, checks, and what would decide the undecided ones."""
+    text = [f"## {evidence.target}: {evidence.verdict.name}", "", evidence.reason, ""]
+    text += table(("figure", "value"), lines(evidence))
+    text += [""]
+    rows = [
+        (check.name, check.verdict.name + (" (excused by the control workload)" if check.excused else ""), figure_text(check), interval_text(check),
+         limit_text(check), check.evidence)
+        for check in evidence.checks
+    ]  # fmt: skip
+    text += table(("check", "verdict", "figure", "interval", "limit", "evidence"), rows)
+    deciding = [f"- `{check.name}`: {check.decide}" for check in evidence.checks if check.decide]
+    if deciding:
+        text += ["", "What would decide:", *deciding]
+    machine = ", ".join(f"{key} {value}" for key, value in evidence.machine.items())
+    return [*text, "", f"Measured {evidence.measured_at} on: {machine}.", ""]
+
+
+def markdown(
+    name: str, version: str, evidences: Sequence[Evidence], exported: ExportedModel, quantized: Sequence[QuantizedModel], roles: Roles
+) -> str:
+    """The whole report."""
+    text = [f"# {name} {version}", "", headline(name, version, evidences), ""]
+    for evidence in evidences:
+        text += target_section(evidence)
+    text += ["## Data roles", "", "No decoded content plays two roles; each root is the Merkle tree hash of the role's rows.", ""]
+    text += table(("role", "rows", "Merkle root"), [(role, str(len(r.rows)), f"`{r.merkle_root[:16]}`") for role, r in roles.roles.items()])
+    text += ["", f"{len(roles.findings)} exact duplicates were moved out of {roles.source_rows} rows.", ""]
+    text += [
+        "## Model",
+        "",
+        f"{exported.macs / 1e6:.1f} million multiply-accumulates a row, opset {exported.opset}, exported by {exported.exporter}.",
+        "",
+    ]
+    rows = [
+        (point.hop, ", ".join(f"{axis} {size}" for axis, size in point.sizes.items()), point.output,
+         f"{point.max_absolute:.3g}", f"{point.max_relative:.3g}", "equal" if point.sqnr_db is None else f"{point.sqnr_db:.1f}")
+        for point in exported.parity
+    ]  # fmt: skip
+    text += table(("hop", "sizes", "output", "absolute", "relative", "SQNR dB"), rows)
+    for model in quantized:
+        text += [
+            "",
+            f"Scheme `{model.scheme}` by {model.quantizer}: {model.quantize_linear} QuantizeLinear, {model.dequantize_linear} DequantizeLinear.",
+        ]
+        text += [f"- left in float: `{node.node}` ({node.operator}): {node.reason}" for node in model.float_nodes]
+    return "\n".join([*text, "", "Reproduce: `make repro` (or `dvc repro`) in this repository; `qwarm stage summary` prints the table again.", ""])
+
+
+def metrics(evidences: Sequence[Evidence]) -> dict[str, Any]:
+    """Figures and verdicts by target, as `dvc metrics show` and `dvc metrics diff` read them."""
+    return {evidence.target: {"verdict": evidence.verdict.name, "ships": evidence.ships, **evidence.figures} for evidence in evidences}

@@ -1,0 +1,84 @@
+"""The table a person sees at the end of a run, from the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.records import Check, Evidence, Verdict
+
+COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNDECIDED: "yellow", Verdict.NOT_MEASURED: "bright_black"}
+
+
+def interval_text(check: Check) -> str:
+    """The interval in the check's own unit, with its confidence; empty when there is none."""
+    if check.interval is None:
+        return ""
+    low, high = check.interval.low, check.interval.high
+    ends = f"{100 * low:+.2f} to {100 * high:+.2f} points" if check.unit == "fraction" else f"{low:.3g} to {high:.3g}"
+    return f"{ends} ({100 * (2 * check.interval.side_confidence - 1):.3g} %)"
+
+
+def figure_text(check: Check) -> str:
+    """The figure in the check's own unit."""
+    if check.figure is None:
+        return "-"
+    return {"fraction": f"{100 * check.figure:.2f} %", "ms": f"{check.figure:.2f} ms"}.get(check.unit, f"{check.figure:.2f}x")
+
+
+def limit_text(check: Check) -> str:
+    """The limit with its direction."""
+    if check.limit is None:
+        return ""
+    value = f"{100 * check.limit:g} %" if check.unit == "fraction" else f"{check.limit:g}x"
+    return f"{'at most' if check.limit_is == 'max' else 'at least'} {value}"
+
+
+LINES = (
+    ("accuracy FP32 -> INT8", "{float_accuracy:.2%} -> {int8_accuracy:.2%} on {validation_rows:.0f} rows"),
+    ("paired difference", "{drop:+.2%} of rows lost, net"),
+    ("INT8 share of multiply-accumulates", "{int8_share:.2%}"),
+    ("first request, cold", "{cold_first_over_p50:.2f}x steady p50 ({cold_first_request_ms:.2f} ms)"),
+    ("first request, warm", "{warm_first_over_p50:.2f}x steady p50 ({warm_first_request_ms:.2f} ms)"),
+    ("steady p50, p99", "{steady_p50_ms:.3f} ms, {steady_p99_ms:.3f} ms"),
+    ("INT8 over FP32 (p50)", "{speedup:.2f}x as fast ({float_p50_ms:.3f} ms in FP32)"),
+    ("process start to ready", "{ready_ms:.0f} ms, {peak_rss_mb:.0f} MB resident at most"),
+)
+"""What `make repro` promises to print for one target, in reading order; the difference's interval is in its check."""
+
+
+def lines(evidence: Evidence) -> list[tuple[str, str]]:
+    """Label and text of each line; "not measured" where a figure is absent."""
+    found = []
+    for label, text in LINES:
+        try:
+            found.append((label, text.format(**evidence.figures)))
+        except KeyError:
+            found.append((label, "not measured"))
+    drop = next((check for check in evidence.checks if check.name == "accuracy_drop" and check.interval), None)
+    if drop is not None:
+        found[1] = (found[1][0], f"{figure_text(drop)} lost, net; interval {interval_text(drop)}")
+    return found
+
+
+def show(evidences: Sequence[Evidence], console: Console | None = None) -> None:
+    """Print one table a target: the figures, then each check with its verdict."""
+    console = console or Console()
+    for evidence in evidences:
+        colour = COLOURS[evidence.verdict]
+        table = Table(
+            title=f"{evidence.target}: [{colour}]{evidence.verdict.name}[/]", title_justify="left", show_header=False, box=None, pad_edge=False
+        )
+        for label, text in lines(evidence):
+            table.add_row(label, text)
+        console.print(table)
+        checks = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("check", "verdict", "figure", "interval", "limit"):
+            checks.add_column(column, no_wrap=column in ("check", "limit"))
+        for check in evidence.checks:
+            verdict = f"[{COLOURS[check.verdict]}]{check.verdict.name}[/]" + (" (excused)" if check.excused else "")
+            checks.add_row(check.name, verdict, figure_text(check), interval_text(check), limit_text(check))
+        console.print(checks)
+        console.print(f"verdict: [{colour}]{evidence.verdict.name}[/]: {evidence.reason}\n", highlight=False)

@@ -1,0 +1,1 @@
+"""Which step runs when: one thin file a DVC stage, each with `run`."""

@@ -1,0 +1,46 @@
+"""Stage `build@TARGET`: the INT8 engine that may ship and the FP32 engine it is judged against."""
+
+from __future__ import annotations
+
+import engines
+from pipeline.config import load_config
+from pipeline.errors import TargetError
+from pipeline.files import replacing_folder
+from pipeline.records import ExportedModel, Platform, QuantizedModel
+from stages import paths
+
+
+def run(target: str) -> str:
+    config = load_config(paths.PARAMS)
+    backend = engines.backend(target)
+    platform = Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`")
+    if platform.unavailable:
+        raise TargetError(
+            f"The target {target} cannot be built on this machine",
+            where=f"{paths.PARAMS}: targets.{target}",
+            expected="its runtime installed and its hardware present",
+            got=platform.unavailable,
+            next="install what is named, or run this stage where the hardware is; `qwarm doctor` lists what works here",
+        )
+    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    scheme = next((scheme for scheme in backend.SCHEMES[target] if scheme in config.quantize.schemes), None)
+    if scheme is None:
+        raise TargetError(
+            f"No scheme for the target {target}",
+            where=f"{paths.PARAMS}: quantize.schemes",
+            expected=f"one of {', '.join(backend.SCHEMES[target])}",
+            got=", ".join(config.quantize.schemes),
+        )
+    quantized = QuantizedModel.load(paths.QUANTIZED / scheme / "quantized.json", next=f"run `dvc repro quantize@{scheme}`")
+    models = {"int8": paths.QUANTIZED / scheme / "model.onnx", "float32": paths.EXPORT / "model.onnx"}
+    with replacing_folder(paths.ENGINES / target) as folder:
+        built = {
+            precision: backend.build(
+                model, folder / precision, target=target, precision=precision, inputs=exported.inputs, outputs=exported.outputs,
+                shapes=exported.shapes, platform=platform,
+            )
+            for precision, model in models.items()
+        }  # fmt: skip
+    megabytes = sum(file.bytes for file in built["int8"].files.values()) / 1e6
+    share = built["int8"].census.int8_share
+    return f"{target}: {megabytes:.2f} MB from {scheme} ({quantized.quantize_linear} Q), {share:.1%} of multiply-accumulates in INT8"

@@ -1,0 +1,34 @@
+"""Where each stage leaves its record: the one list of paths that dvc.yaml and the stages share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PARAMS = Path("params.yaml")
+LOCK = Path("dvc.lock")
+ROLES = Path("build/roles")
+EXPORT = Path("build/export")
+RANGES = Path("build/ranges/ranges.json")
+QUANTIZED = Path("build/quantized")
+ENGINES = Path("build/engines")
+WARM = Path("build/warm")
+VALIDATE = Path("build/validate")
+EVIDENCE = Path("evidence")
+PLATFORMS = Path("platforms")
+REPORT = Path("build/report")
+RELEASE = Path("build/release")
+PACKING = Path("build/.packing")
+"""Staging of a bundle: beside build/release, so that nothing half-written is ever inside it."""
+
+
+def role(name: str) -> Path:
+    """The manifest of one role alone: a stage depends on the roles it may see and on no other."""
+    return ROLES / f"{name}.json"
+
+
+def platform(target: str) -> Path:
+    return PLATFORMS / f"{target}.json"
+
+
+def evidence(target: str) -> Path:
+    return EVIDENCE / f"{target}.json"

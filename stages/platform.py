@@ -1,0 +1,19 @@
+"""Stage `platform@TARGET`: the machine's fingerprint, on every run; a foreign machine's committed one is kept."""
+
+from __future__ import annotations
+
+import engines
+from pipeline.platforms import fingerprint
+from pipeline.records import Platform
+from stages import paths
+
+
+def run(target: str) -> str:
+    backend = engines.backend(target)
+    path = paths.platform(target)
+    here = fingerprint(target, backend.platform_key(target), backend.unavailable(target))
+    if here.unavailable and path.exists() and Platform.load(path).unavailable is None:
+        return f"{target}: not buildable here ({here.unavailable}); the committed {path} of another machine is kept"
+    if not path.exists() or path.read_text(encoding="utf-8") != here.to_text():
+        here.save(path)
+    return f"{target}: key {here.key[:12]}, machine {here.machine_id[:12]}" + (f", unavailable: {here.unavailable}" if here.unavailable else "")

@@ -1,0 +1,26 @@
+"""Stage `quantize@SCHEME`: one Q/DQ model from the ranges, in a process of its own (modelopt patches ONNX Runtime)."""
+
+from __future__ import annotations
+
+from calibration import tensorrt_scheme
+from calibration.ranges import check_bound
+from pipeline.config import load_config
+from pipeline.progress import bar
+from pipeline.records import ExportedModel, Ranges
+from stages import paths
+from stages.rows import role_arrays, role_manifest
+
+
+def run(scheme: str) -> str:
+    config = load_config(paths.PARAMS)
+    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    ranges = Ranges.load(paths.RANGES, next="run `dvc repro ranges`")
+    check_bound(ranges, exported, role_manifest(config, "calibration"))
+    rows, _ = role_arrays(config, "search")
+    with bar(f"quantize@{scheme}") as report:
+        quantized = tensorrt_scheme.quantize(paths.EXPORT / "model.onnx", exported, ranges, paths.QUANTIZED / scheme, rows, progress=report)
+    left = ", ".join(f"{node.node} ({node.reason})" for node in quantized.float_nodes) or "none"
+    return (
+        f"{scheme}: {quantized.quantize_linear} QuantizeLinear, {quantized.dequantize_linear} DequantizeLinear, "
+        f"SQNR {quantized.search_sqnr_db} dB on {quantized.search_rows} search rows; left in float: {left}"
+    )

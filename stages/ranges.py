@@ -1,0 +1,34 @@
+"""Stage `ranges`: stream the calibration rows through the float model and keep each tensor's range."""
+
+from __future__ import annotations
+
+from calibration.ranges import collect
+from pipeline.config import load_config
+from pipeline.progress import bar
+from pipeline.records import ExportedModel
+from stages import paths
+from stages.rows import role_batches, role_manifest
+
+
+def run() -> str:
+    config = load_config(paths.PARAMS)
+    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    roles = role_manifest(config, "calibration")
+    role = roles.roles["calibration"]
+    batches = (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows))
+    with bar("ranges: calibrate") as report:
+        ranges = collect(
+            paths.EXPORT / "model.onnx",
+            exported,
+            batches,
+            role.rows,
+            calibration_root=role.merkle_root,
+            preprocess_sha256=roles.preprocess_sha256,
+            min_rows=config.quantize.min_rows,
+            batch_rows=config.quantize.batch_rows,
+            progress=report,
+        )
+    ranges.save(paths.RANGES)
+    for warning in ranges.warnings:
+        print(f"warning: {warning}")
+    return f"{len(ranges.tensors)} tensors over {ranges.calibration_rows} rows, method {ranges.method}, {len(ranges.dead)} dead"

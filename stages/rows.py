@@ -1,0 +1,44 @@
+"""What several stages need to read rows of the one role they may see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from calibration.prepared import load_prepare
+from calibration.rows import arrays, batches
+from calibration.sources import open_source
+from pipeline.config import Config
+from pipeline.errors import DataError
+from pipeline.records import Roles
+from pipeline.tensors import Batch
+from stages import paths
+
+
+def role_manifest(config: Config, role: str) -> Roles:
+    """The manifest of one role alone; raises DataError when it was drawn with another preprocessing than the one there is now."""
+    roles = Roles.load(paths.role(role), next="run `dvc repro roles`")
+    _, sha256 = load_prepare(config.data.preprocess, Path())
+    if sha256 != roles.preprocess_sha256:
+        raise DataError(
+            "The preprocessing has changed since roles were drawn",
+            where=config.data.preprocess,
+            expected=f"sha256 {roles.preprocess_sha256}",
+            got=f"sha256 {sha256}",
+            next="run `dvc repro roles`",
+        )
+    return roles
+
+
+def role_batches(config: Config, role: str, batch_rows: int) -> Iterator[tuple[Batch, np.ndarray]]:
+    """Preprocessed batches `{input: (N, ...)}` and labels `(N,)` of one role, each row checked against the manifest."""
+    prepare, _ = load_prepare(config.data.preprocess, Path())
+    return batches(open_source(config.data, Path()), role_manifest(config, role), role, prepare, config.model.input_specs(), batch_rows)
+
+
+def role_arrays(config: Config, role: str) -> tuple[Batch, np.ndarray]:
+    """All rows of a small role at once."""
+    prepare, _ = load_prepare(config.data.preprocess, Path())
+    return arrays(open_source(config.data, Path()), role_manifest(config, role), role, prepare, config.model.input_specs())

@@ -1,0 +1,87 @@
+"""The command as a person meets it: exit codes, one error, help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def qwarm(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    return subprocess.run([sys.executable, "-m", "cli.main", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_help_lists_every_command() -> None:
+    done = qwarm("--help")
+    assert done.returncode == 0
+    for command in ("doctor", "stage", "gate", "verify", "warm", "serve", "ready", "status"):
+        assert f" {command} " in done.stdout
+
+
+def test_wrong_usage_is_exit_2() -> None:
+    assert qwarm("nonsense").returncode == 2
+    assert qwarm("gate").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("stage", "bake"), "Unknown stage 'bake'"),
+        (("stage", "build"), "needs an item"),
+        (("stage", "data", "openvino-cpu"), "takes no item"),
+    ],
+)
+def test_a_wrong_stage_is_one_error(arguments: tuple[str, ...], says: str) -> None:
+    done = qwarm(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def project(tmp_path: Path, **sections: object) -> Path:
+    data = yaml.safe_load((ROOT / "params.yaml").read_text())
+    for key, value in sections.items():
+        data[key] = value
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(data))
+    return tmp_path
+
+
+def test_an_unknown_target_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    done = qwarm("stage", "platform", "openvino-gpu-tpu", cwd=project(tmp_path, targets={"openvino-gpu-tpu": {}}))
+    assert done.returncode != 0
+    assert "openvino-gpu-tpu" in done.stderr
+    assert "openvino-cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "params.yaml"]
+
+
+def test_a_missing_record_names_the_stage_to_run(tmp_path: Path) -> None:
+    done = qwarm("stage", "gate", "openvino-cpu", cwd=project(tmp_path))
+    assert done.returncode == 1
+    assert "dvc repro validate@openvino-cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_says_what_works_here_and_names_problems(tmp_path: Path) -> None:
+    done = qwarm("doctor", "--json")
+    found = json.loads(done.stdout)
+    assert found["targets"]["openvino-cpu"]["available"] is True
+    assert found["machine"]["cores"]
+    assert done.returncode == (1 if found["problems"] else 0)
+    broken = qwarm("doctor", "--json", cwd=project(tmp_path, targets={"abacus": {"required": True}}))
+    assert broken.returncode == 1
+    assert any("abacus" in problem for problem in json.loads(broken.stdout)["problems"])
+
+
+def test_json_errors_are_one_object_on_standard_output(tmp_path: Path) -> None:
+    done = qwarm("gate", str(tmp_path / "absent.csv"), "--max-drop", "0.01", "--json")
+    assert done.returncode != 0
+    assert "absent.csv" in json.loads(done.stdout)["where"]

@@ -1,0 +1,76 @@
+"""A real `serve` process and a small client for it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = [sys.executable, "-m", "fleet.main"]
+
+
+class Running:
+    """`serve` on a free port; `program` is how it is started, from the source tree unless told otherwise."""
+
+    def __init__(self, bundle: Path, state: Path, *options: str, program: list[str] | None = None, cwd: Path = ROOT) -> None:
+        self.bundle, self.state, self.program, self.cwd = bundle, state, program or SOURCE, cwd
+        self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [*self.program, "serve", str(bundle), "--port", "0", "--state", str(state), "--json", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=self.environment)
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        assert "live at http://" in line, line + self.process.stderr.read()
+        address = line.split("live at ")[1].split(";")[0]
+        self.host, self.port = str(urlsplit(address).hostname), int(urlsplit(address).port or 0)
+
+    def wait_ready(self) -> dict[str, Any]:
+        """What it prints once it is warm."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        return dict(json.loads(line))
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another command of the same program."""
+        return subprocess.run([*self.program, *arguments], capture_output=True, text=True, cwd=self.cwd, env=self.environment)
+
+    def ready(self) -> bool:
+        return self.command("ready", str(self.bundle), "--state", str(self.state)).returncode == 0
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self.host, self.port, timeout=30)
+
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any, dict[str, str]]:
+        """Status, parsed JSON and headers of one request on a connection of its own; `body` that is not bytes is sent as JSON."""
+        connection = self.connect()
+        try:
+            content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, content, headers or {})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read()), dict(answer.getheaders())
+        finally:
+            connection.close()
+
+    def stop(self, seconds: float = 30.0) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.terminate()
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def until(condition: Any, seconds: float = 30.0) -> None:
+    """Wait for `condition()`, failing after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)

@@ -1,0 +1,93 @@
+"""params.yaml is strict: each wrong key or value is named with what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.config import load_config
+from pipeline.errors import USAGE, ConfigError
+from pipeline.records import AxisRange, TensorSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write params.yaml with one dotted key set (or deleted, when the value is `...`)."""
+
+    def make(key: str = "", value: Any = None) -> Path:
+        data = yaml.safe_load((ROOT / "params.yaml").read_text())
+        *parents, last = key.split(".")
+        place = data
+        for parent in parents:
+            place = place[parent]
+        if value is ...:
+            del place[last]
+        elif key:
+            place[last] = value
+        path = tmp_path / "params.yaml"
+        path.write_text(yaml.safe_dump(data))
+        return path
+
+    return make
+
+
+def test_the_example_is_valid() -> None:
+    config = load_config(ROOT / "params.yaml")
+    assert config.model.input_specs() == (TensorSpec("image", "float32", ("batch", 1, 32, 32)),)
+    assert config.model.axis_ranges() == {"batch": AxisRange(1, 8, 16)}
+    assert config.model.batch_axis == "batch"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("gates.max_dorp", 0.1, "did you mean 'max_drop'"),
+        ("warmup.iteration", 3, "did you mean 'iterations'"),
+        ("gatse", {}, "did you mean 'gates'"),
+        ("targets.openvino-cpu.requird", True, "did you mean 'required'"),
+        ("model.inputs.image.dtpye", "float32", "did you mean 'dtype'"),
+        ("data.source.kind", "floppy", "parquet"),
+        ("data.roles.calibration", 0, "data.roles.calibration"),
+        ("data.roles.calibration", ..., "calibration"),
+        ("data.roles.search", "rest", "only one role"),
+        ("data.roles.test", 5, "data.roles"),
+        ("data.columns.label", ..., "label"),
+        ("data.columns.picture", "x", "picture"),
+        ("model.shapes.batch", {"min": 4, "opt": 2, "max": 8}, "min <= opt <= max"),
+        ("model.shapes.time", {"min": 1, "opt": 2, "max": 8}, "time"),
+        ("model.inputs.image.shape", ["n", 1, 32, 32], "'n'"),
+        ("model.inputs.image.shape", [1, 1, 32, 32], "batch axis"),
+        ("warmup.batches", [1, 64], "64"),
+        ("warmup.batches", [], "warmup.batches"),
+        ("gates.max_drop", 1.5, "gates.max_drop"),
+        ("gates.max_trials", 3, "max_trials"),
+        ("quantize.min_rows", 1000, "min_rows"),
+        ("quantize.schemes", ["int4"], "tensorrt"),
+        ("release.name", "../up", "release name"),
+        ("release.version", 1.0, "semantic version"),
+        ("release.undecided", "maybe", "leave-out"),
+        ("targets", {}, "targets"),
+        ("model", ..., "model"),
+    ],
+)
+def test_a_wrong_parameter_is_named(write: Callable[..., Path], key: str, value: Any, says: str) -> None:
+    path = write(key, value)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert caught.value.exit_code == USAGE
+
+
+def test_no_file_and_no_yaml_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no params.yaml"):
+        load_config(tmp_path / "params.yaml")
+    (tmp_path / "params.yaml").write_text("a: [")
+    with pytest.raises(ConfigError, match="not YAML"):
+        load_config(tmp_path / "params.yaml")

@@ -1,0 +1,34 @@
+"""The fingerprint: stable on one machine, without anything that differs between equal machines."""
+
+from __future__ import annotations
+
+import socket
+
+from pipeline.platforms import difference, fingerprint, isa, machine_facts
+
+
+def test_key_and_machine_id_are_apart_and_repeatable() -> None:
+    one, two = (fingerprint("t", {"runtime": version}, None) for version in ("1", "2"))
+    assert one == fingerprint("t", {"runtime": "1"}, None)
+    assert one.key != two.key
+    assert one.machine_id == two.machine_id
+
+
+def test_nothing_that_names_this_very_machine_is_recorded() -> None:
+    text = fingerprint("t", {}, None).to_text()
+    assert socket.gethostname() not in text
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+        assert stream.read().strip() not in text
+
+
+def test_facts_are_there() -> None:
+    facts = machine_facts()
+    assert int(facts["cores"]) >= 1
+    assert int(facts["memory_gib"]) >= 1
+    assert facts["isa"] == isa() != ""
+
+
+def test_difference_is_one_line_a_key() -> None:
+    assert difference({"openvino": "1", "isa": "avx2"}, {"openvino": "2", "isa": "avx2"}) == ["openvino: built for 1, here 2"]
+    assert difference({"a": "1"}, {"b": "1"}) == ["a: built for 1, here nothing", "b: built for nothing, here 1"]
+    assert difference({"a": "1"}, {"a": "1"}) == []

@@ -1,0 +1,82 @@
+"""Drift: figures against hand counts, and outputs, rows and labels that must be refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.records import DriftReport
+from release.drift import measure
+
+ROOT = "ab" * 32
+REFERENCE = np.array([[2, 1, 0], [0, 2, 1], [0, 1, 2], [2, 0, 1], [1, 2, 0]], np.float32)
+LABELS = np.array([0, 1, 2, 1, 0])  # the reference is right in rows 0, 1, 2
+
+
+def test_figures_of_a_small_example() -> None:
+    engine = REFERENCE.copy()
+    engine[2] = [3, 1, 2]  # lost
+    engine[3] = [0, 2, 1]  # gained
+    engine[4] = [0, 1, 2]  # wrong before and after, differently
+    report = measure(REFERENCE, engine, LABELS, validation_root=ROOT)
+    assert (report.lost, report.gained, report.validation_rows) == (1, 1, 5)
+    assert (report.reference_value, report.engine_value, report.drop) == (0.6, 0.6, 0.0)
+    assert report.agreement == pytest.approx(2 / 5)
+    signal, noise = 5 * 5.0, 9 + (4 + 4) + (1 + 1 + 4)
+    assert report.sqnr_db == pytest.approx(10 * math.log10(signal / noise))
+    assert DriftReport.from_json(report.to_json()) == report
+
+
+def test_drop_is_lost_minus_gained_over_rows() -> None:
+    engine = REFERENCE.copy()
+    engine[:2] = [[0, 0, 1], [1, 0, 0]]
+    report = measure(REFERENCE, engine, LABELS, validation_root=ROOT)
+    assert (report.lost, report.gained, report.drop, report.engine_value) == (2, 0, 0.4, 0.2)
+
+
+def test_equal_outputs_agree_wholly_and_have_no_sqnr() -> None:
+    report = measure(REFERENCE, REFERENCE.copy(), LABELS, validation_root=ROOT)
+    assert (report.agreement, report.drop, report.sqnr_db) == (1.0, 0.0, None)
+
+
+def test_sqnr_is_taken_in_double_precision() -> None:
+    reference = np.full((1000, 100), 1e4, np.float32)
+    engine = reference + np.float32(1.0)
+    report = measure(reference, engine, np.zeros(1000, int), validation_root=ROOT)
+    assert report.sqnr_db == pytest.approx(80.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "value"), [("reference", np.nan), ("engine", np.inf), ("engine", -np.inf)])
+def test_an_output_that_is_not_finite_names_the_row(name: str, value: float) -> None:
+    outputs = {"reference": REFERENCE.copy(), "engine": REFERENCE.copy()}
+    outputs[name][3, 1] = value
+    with pytest.raises(DataError, match=rf"(?s)output of the {name} is not finite.*row 3\b.*class 1"):
+        measure(outputs["reference"], outputs["engine"], LABELS, validation_root=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("reference", "engine", "labels", "message"),
+    [
+        (REFERENCE, REFERENCE[:4], LABELS, "different row counts"),
+        (REFERENCE, REFERENCE, LABELS[:4], "different row counts"),
+        (REFERENCE[:0], REFERENCE[:0], LABELS[:0], "nothing to compare"),
+        (REFERENCE, REFERENCE[:, :2], LABELS, "one score a class"),
+        (REFERENCE[:, 0], REFERENCE[:, 0], LABELS, "one score a class"),
+        (REFERENCE, REFERENCE, LABELS[:, None], "one score a class"),
+        (REFERENCE, REFERENCE, LABELS.astype(float), "no class indices"),
+        (REFERENCE, REFERENCE, np.array([0, 1, 3, 1, 0]), r"(?s)no class of the model.*row 2"),
+        (REFERENCE, REFERENCE, np.array([0, 1, 2, -1, -1]), r"(?s)row 3 and 1 more.*0 to 2"),
+        (np.zeros_like(REFERENCE), REFERENCE, LABELS, "Every output of the reference is zero"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(reference: np.ndarray, engine: np.ndarray, labels: np.ndarray, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        measure(reference, engine, labels, validation_root=ROOT)
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Unknown metric 'top5'"):
+        measure(REFERENCE, REFERENCE, LABELS, metric="top5", validation_root=ROOT)

@@ -1,0 +1,52 @@
+"""Find the shortest warm-up: the fewest iterations after which the first request is as fast as the steady ones."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.records import Engine, Trial
+from pipeline.tensors import Batch
+from warmup.coldstart import Progress, engine_command, measure
+from warmup.plan import ladder_plan
+
+ITERATIONS = (1, 2, 3, 5, 10, 20)
+FACTOR = 1.15
+PROCESSES = 5
+REQUESTS = 60
+
+
+def find_iterations(
+    folder: Path, rows_file: Path, engine: Engine, rows: Batch, *, batches: Sequence[int], concurrency: Sequence[int], max_seconds: float,
+    candidates: Sequence[int] = ITERATIONS, factor: float = FACTOR, processes: int = PROCESSES, progress: Progress | None = None,
+) -> tuple[int, str]:  # fmt: skip
+    """The smallest of `candidates` with which, in the median of `processes` fresh processes, the first request takes at most `factor`
+    times that process's steady p50; else the largest. Returns it with a sentence that says how it was found.
+
+    `rows_file` is the .npz of `rows`. Raises TrialError when a process fails, for one because the plan outlasts `max_seconds`.
+    """
+    seen = []
+    ordered = sorted(set(candidates))
+    with tempfile.TemporaryDirectory() as scratch:
+        for index, iterations in enumerate(ordered):
+            plan_file = Path(scratch) / f"plan-{iterations}.json"
+            made = {"batches": batches, "concurrency": concurrency, "iterations": iterations, "max_seconds": max_seconds}
+            ladder_plan(engine, rows, **made, found_by="a candidate").save(plan_file)  # type: ignore[arg-type]
+            command = engine_command(folder, "warm", rows=rows_file, plan=plan_file, requests=REQUESTS)
+
+            def report(done: int, total: int, _: str, index: int = index, iterations: int = iterations) -> None:
+                if progress is not None:
+                    progress(index * total + done, len(ordered) * total, f"{iterations} iterations")
+
+            ratio = statistics.median(first_over_steady(trial) for trial in measure({"warm": command}, processes, report))
+            seen.append(f"{iterations}: {ratio:.2f}")
+            if ratio <= factor:
+                return iterations, f"search: first request over p50 at most {factor} in the median of {processes} processes ({', '.join(seen)})"
+    return ordered[-1], f"search: none within {factor} in the median of {processes} processes, so the largest ({', '.join(seen)})"
+
+
+def first_over_steady(trial: Trial) -> float:
+    """First request over the median of the later half of one process's requests."""
+    return trial.requests_ms[0] / statistics.median(trial.requests_ms[len(trial.requests_ms) // 2 :])

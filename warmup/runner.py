@@ -1,0 +1,140 @@
+"""Run a warm-up plan on an open session, in the process that will answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+import numpy as np
+
+from engines.contract import Session
+from pipeline.digests import sha256_arrays
+from pipeline.errors import Refused, TrialError
+from pipeline.records import WarmupPlan, WarmupResult, WarmupStep
+from pipeline.tensors import Batch
+
+TOLERANCE = 0.05
+"""Largest difference from a recorded output, over that output's largest absolute value. Batch sizes take different kernels whose float
+rounding can move an 8-bit code by one, which grows on the way to the output; a wrong engine or wrong rows differ by far more."""
+
+
+def run_plan(session: Session, plan: WarmupPlan, rows: Batch, expected: Batch | None = None) -> WarmupResult:
+    """Run every step; a step of n threads holds n of the session's slots at once, so each of them meets each shape.
+    On a session with fewer slots than that, as many threads run as there are slots.
+
+    `rows` are the warm-up arrays the plan was made for, `expected` the recorded output of each row run alone. Raises Refused when
+    the plan is of another engine or other rows, or reaches fewer slots than `session` has, TrialError when it takes longer than
+    `plan.max_seconds`, an output is not finite, or one is further than `TOLERANCE` from what was recorded.
+    """
+    _refuse_foreign(session, plan, rows)
+    started = time.monotonic()
+    seconds = []
+    for number, step in enumerate(plan.steps, start=1):
+        begun = time.monotonic()
+        batch = {name: array[list(step.rows)] for name, array in rows.items()}
+        threads = min(step.threads, session.concurrency)
+        where = f"step {number} of {len(plan.steps)}: {_sizes(step)}, {threads} threads"
+        _Step(session, step, threads, batch, expected, where, plan.max_seconds, started + plan.max_seconds).run()
+        seconds.append(time.monotonic() - begun)
+    return WarmupResult(tuple(seconds), time.monotonic() - started)
+
+
+def _refuse_foreign(session: Session, plan: WarmupPlan, rows: Batch) -> None:
+    for what, wanted, found in (
+        ("A warm-up plan is of another engine", plan.engine_sha256, session.engine.digest()),
+        ("A warm-up plan is of other rows", plan.rows_sha256, sha256_arrays(rows)),
+    ):
+        if wanted != found:
+            raise Refused(what, where=f"plan of {plan.target}", expected=f"sha256 {wanted}", got=f"sha256 {found}", next="run `dvc repro`")
+    if session.concurrency > (warmed := max(step.threads for step in plan.steps)):
+        raise Refused(
+            "A session has more request slots than its warm-up plan reaches",
+            where=f"plan of {plan.target}",
+            expected=f"concurrency of {warmed} or less",
+            got=str(session.concurrency),
+            next="open the engine with fewer slots, or widen warmup.concurrency in params.yaml and run `dvc repro`",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """One step at work. `deadline` is on the clock of `time.monotonic`."""
+
+    session: Session
+    step: WarmupStep
+    threads: int
+    batch: Batch
+    expected: Batch | None
+    where: str
+    max_seconds: float
+    deadline: float
+
+    def run(self) -> None:
+        barrier = threading.Barrier(self.threads)
+        if self.threads == 1:  # in the calling thread: no pool to start
+            self.iterate(barrier)
+            return
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="warmup")
+        try:
+            futures = [pool.submit(self.iterate, barrier) for _ in range(self.threads)]
+            done, pending = wait(futures, timeout=self.left(), return_when=FIRST_EXCEPTION)
+            errors = [error for future in done if (error := future.exception())]
+            if errors:  # a thread's own error rather than the broken barrier it left to the others
+                raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), self.late())
+            if pending:
+                raise self.late()
+        finally:
+            barrier.abort()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def iterate(self, barrier: threading.Barrier) -> None:
+        """One thread's part, on one slot from start to end."""
+        with self.session.lease() as run:
+            barrier.wait(timeout=self.left())
+            for _ in range(self.step.iterations):
+                self.check(run(self.batch))
+                if time.monotonic() > self.deadline:
+                    raise self.late()
+
+    def left(self) -> float:
+        return max(0.001, self.deadline - time.monotonic())
+
+    def late(self) -> TrialError:
+        return TrialError(
+            "The warm-up took too long",
+            where=self.where,
+            expected=f"the whole plan within {self.max_seconds:g} s",
+            got="deadline passed",
+            next="raise warmup.max_seconds in params.yaml, or warm fewer batch sizes",
+        )
+
+    def check(self, outputs: Batch) -> None:
+        for name, output in outputs.items():
+            if output.dtype.kind == "f" and not np.isfinite(output).all():
+                bad = [index for index, row in zip(self.step.rows, output, strict=False) if not np.isfinite(row).all()]
+                where = f"{self.where}; output {name}, warm-up rows {bad[:5]}"
+                raise TrialError("A warm-up output is not finite", where=where, expected="finite numbers", got="NaN or infinity")
+            if self.expected is not None:
+                self.compare(name, output, self.expected)
+
+    def compare(self, name: str, output: np.ndarray, expected: Batch) -> None:
+        if name not in expected or output.shape[1:] != expected[name].shape[1:]:
+            got = str(expected[name].shape[1:]) if name in expected else "nothing recorded"
+            raise TrialError("A warm-up output was recorded otherwise", where=f"{self.where}; output {name}", expected=str(output.shape[1:]), got=got)
+        allowed = TOLERANCE * float(np.abs(expected[name]).max(initial=0.0))
+        distances = np.abs(output.astype(np.float64) - expected[name][list(self.step.rows)]).reshape(len(self.step.rows), -1).max(axis=1)
+        worst = int(distances.argmax())
+        if not distances[worst] <= allowed:
+            raise TrialError(
+                "A warm-up output is not what was recorded",
+                where=f"{self.where}; output {name}, warm-up row {self.step.rows[worst]}",
+                expected=f"within {allowed:.4g} of the recorded output",
+                got=f"a difference of {distances[worst]:.4g}",
+                next="verify the bundle, then build on this platform",
+            )
+
+
+def _sizes(step: WarmupStep) -> str:
+    return ", ".join(f"{name} {size}" for name, size in step.sizes.items())

@@ -1,0 +1,151 @@
+"""One measured process: open an engine, warm it or not, time its requests. Run as `python -m warmup.trial`, prints one Trial as JSON.
+
+The first request is element 0 of `requests_ms`. The next `SIZING` requests size the control workload; from then on blocks of `BLOCK`
+requests and `BLOCK` control calls alternate, so that both meet the same noise. The first call after each change of workload is not
+timed: it pays for the other's cache lines (measured: 1.15 to 1.6 times the median), which is not what steady traffic pays.
+"""
+
+from __future__ import annotations
+
+import time
+
+FIRST_LINE_NS = time.monotonic_ns()
+
+import argparse  # noqa: E402  (the interpreter's own start ends above)
+import dataclasses  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import resource  # noqa: E402
+import sys  # noqa: E402
+from collections.abc import Callable, Sequence  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+import engines  # noqa: E402
+from engines.contract import Session  # noqa: E402
+from engines.stored import read_engine  # noqa: E402
+from pipeline.errors import QwarmError, RecordError  # noqa: E402
+from pipeline.platforms import usable_cores  # noqa: E402
+from pipeline.records import Trial, WarmupPlan  # noqa: E402
+from pipeline.tensors import Batch  # noqa: E402
+from warmup.control import Control  # noqa: E402
+from warmup.plan import batch_axis, pad_to_rung, rungs  # noqa: E402
+from warmup.runner import run_plan  # noqa: E402
+
+SIZING = 10
+BLOCK = 10
+
+
+@dataclasses.dataclass
+class Phases:
+    """Milliseconds from `started_ns` (the parent's CLOCK_MONOTONIC just before it spawned this process) to each mark."""
+
+    started_ns: int
+    marks: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def mark(self, name: str, at_ns: int | None = None) -> None:
+        self.marks[name] = ((time.monotonic_ns() if at_ns is None else at_ns) - self.started_ns) / 1e6
+
+
+def measure(
+    open_session: Callable[[], Session],
+    request: Batch,
+    *,
+    variant: str,
+    requests: int,
+    phases: Phases,
+    warm: Callable[[Session], object] | None = None,
+) -> Trial:
+    """Open, warm, then time `requests` runs of `request` and about as many control calls. Marks load, warm and ready in `phases`.
+
+    This must be the first thing the process does with the runtime. `warm` is run on the open session; None leaves it cold.
+    """
+    with open_session() as session, Control(usable_cores()) as control:
+        phases.mark("load")
+        if warm is not None:
+            warm(session)
+        phases.mark("warm")
+        phases.mark("ready")
+        requests_ms = [_milliseconds(session.run, request) for _ in range(min(requests, 1 + SIZING))]
+        control.fit(min(requests_ms[len(requests_ms) // 2 :]))
+        control_ms: list[float] = []
+        while len(requests_ms) < requests:
+            control.call()
+            control_ms += [_milliseconds(control.call) for _ in range(BLOCK)]
+            session.run(request)
+            requests_ms += [_milliseconds(session.run, request) for _ in range(min(BLOCK, requests - len(requests_ms)))]
+        return Trial(variant, phases.marks, tuple(requests_ms), tuple(control_ms), peak_rss_mb())
+
+
+def _milliseconds(call: Callable[..., object], *arguments: object) -> float:
+    begun = time.perf_counter_ns()
+    call(*arguments)
+    return (time.perf_counter_ns() - begun) / 1e6
+
+
+def peak_rss_mb() -> float:
+    """Peak resident memory of this process in MB (10^6 bytes). Linux's VmHWM: `getrusage` would count the parent's before exec."""
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def read_rows(path: Path) -> dict[str, np.ndarray]:
+    """Named arrays of an .npz; raises RecordError when it is missing or torn. Nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise RecordError("Warm-up rows cannot be read", where=str(path), expected="an .npz of named arrays", got=str(error)) from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m warmup.trial", description="Time one engine in this process; started by warmup.coldstart.")
+    parser.add_argument("--engine", type=Path, required=True, help="engine folder")
+    parser.add_argument("--rows", type=Path, required=True, help="warm-up rows (.npz); the first is the request")
+    parser.add_argument("--plan", type=Path, help="warm-up plan; without it the engine stays cold")
+    parser.add_argument("--concurrency", type=int, default=1, help="request slots without a plan; a plan brings its own")
+    parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument("--variant", required=True, help="name of this trial's kind in the report")
+    parser.add_argument("--started", type=int, required=True, help="the parent's time.monotonic_ns() just before it started this process")
+    options = parser.parse_args(arguments)
+    phases = Phases(options.started)
+    phases.mark("interpreter", FIRST_LINE_NS)
+    try:
+        trial = _trial(options, phases)
+    except QwarmError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(trial.to_json()), flush=True)
+    return 0
+
+
+def _trial(options: argparse.Namespace, phases: Phases) -> Trial:
+    engine = read_engine(options.engine)
+    plan = WarmupPlan.load(options.plan) if options.plan else None
+    if plan is not None:
+        os.environ.update(plan.environment)
+    engines.backend(engine.target).preload(engine.target)
+    phases.mark("imports")
+    rows = read_rows(options.rows)
+    smallest = engine.shapes[batch_axis(engine.inputs)].min
+    request: Batch = {name: array[:smallest] for name, array in rows.items()}
+    if plan is not None:
+        request, _ = pad_to_rung(request, engine.inputs, rungs(plan))
+    return measure(
+        lambda: engines.open_engine(options.engine, concurrency=plan.concurrency if plan is not None else options.concurrency),
+        request,
+        variant=options.variant,
+        requests=options.requests,
+        phases=phases,
+        warm=None if plan is None else lambda session: run_plan(session, plan, rows),
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
