@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("ReduceMin", "ReduceMax", "ReduceL1")
 """Two extremes, and a sum that is NaN or infinite exactly when a value is: runtimes may drop NaN in a minimum."""
+AXES_AS_INPUT = 18
+"""The opset from which the reductions take their axes as an input; before, as an attribute."""
 BY_ROW, WHOLE, AXIS = "qwarm/by_row", "qwarm/whole", "qwarm/axis"
 
 
@@ -97,6 +99,7 @@ def _augment(model: onnx.ModelProto, tensors: Sequence[str]) -> list[str]:
     import onnx
 
     graph = model.graph
+    opset = next(entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"})
     ranks: Mapping[str, int] = {name: len(shape) for name, shape in tensor_shapes(model).items()}
     for name, values in ((BY_ROW, [0, -1]), (WHOLE, [1, -1]), (AXIS, [1])):
         graph.initializer.append(onnx.numpy_helper.from_array(np.array(values, dtype=np.int64), name))
@@ -107,7 +110,11 @@ def _augment(model: onnx.ModelProto, tensors: Sequence[str]) -> list[str]:
         nodes = [onnx.helper.make_node("Reshape", [tensor, shape], [flat], name=flat)]
         for operator in REDUCTIONS:
             name = f"qwarm/{operator}/{tensor}"
-            nodes.append(onnx.helper.make_node(operator, [flat, AXIS], [name], name=name, keepdims=0))
+            nodes.append(
+                onnx.helper.make_node(operator, [flat], [name], name=name, keepdims=0, axes=[1])
+                if opset < AXES_AS_INPUT
+                else onnx.helper.make_node(operator, [flat, AXIS], [name], name=name, keepdims=0)
+            )
         return nodes
 
     observed = set(tensors)

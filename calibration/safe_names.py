@@ -25,8 +25,17 @@ class Names:
     tensors: Mapping[str, str]
 
 
+def name_nodes(model: onnx.ModelProto) -> None:
+    """Give each node without a name, or with one that another node has, `<operator>_<index>` in place."""
+    seen: set[str] = set()
+    for index, node in enumerate(model.graph.node):
+        if not node.name or node.name in seen:
+            node.name = f"{node.op_type}_{index}"
+        seen.add(node.name)
+
+
 def hide(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Names]:
-    """A copy of `model` with every node and tensor renamed, and the names to give them back. Node names must be unique."""
+    """A copy of `model` with every node and tensor renamed, and the names to give them back. Node names must be unique (`name_nodes`)."""
     copy = type(model)()
     copy.CopyFrom(model)
     graph = copy.graph

@@ -18,9 +18,9 @@ import calibration
 from calibration.parity import fit, sqnr_db
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
 from calibration.runtime import run_session, session
-from calibration.safe_names import hide, restore
+from calibration.safe_names import hide, name_nodes, restore
 from pipeline.digests import sha256_bytes, sha256_file
-from pipeline.errors import QuantizeError, RangeError
+from pipeline.errors import QuantizeError, RangeError, disk_error
 from pipeline.files import replacing_folder
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
@@ -61,6 +61,7 @@ def quantize(
     import onnx
 
     source = onnx.load(float_model)
+    name_nodes(source)
     progress(0, steps, "modelopt")
     quantized = _place(source, exported, ranges, search_rows)
     placement = describe(source, quantized, exported)
@@ -99,15 +100,16 @@ def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, row
     batch = {names.tensors[name]: array for name, array in fit(rows, exported.inputs, typical).items()}
     with tempfile.TemporaryDirectory(prefix="qwarm-modelopt-") as workplace:
         work = Path(workplace)
-        job = {
-            key: str(work / name) for key, name in (("model", "in.onnx"), ("cache", "ranges.cache"), ("batch", "batch.npz"), ("output", "out.onnx"))
-        }
-        Path(job["model"]).write_bytes(hidden.SerializeToString())
-        write_cache(
-            Path(job["cache"]), {names.tensors[name]: activation_scale(entry) for name, entry in ranges.tensors.items() if name in names.tensors}
-        )
-        np.savez(job["batch"], **batch)  # type: ignore[arg-type]
-        (work / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        job = {"model": "in.onnx", "cache": "ranges.cache", "batch": "batch.npz", "output": "out.onnx"}
+        job = {key: str(work / name) for key, name in job.items()}
+        scales = {names.tensors[name]: activation_scale(entry) for name, entry in ranges.tensors.items() if name in names.tensors}
+        try:
+            Path(job["model"]).write_bytes(hidden.SerializeToString())
+            write_cache(Path(job["cache"]), scales)
+            np.savez(job["batch"], **batch)  # type: ignore[arg-type]
+            (work / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        except OSError as error:
+            raise disk_error(error, work) from error
         _run_child(work)
         return restore(onnx.load(job["output"]), names)
 

@@ -19,6 +19,8 @@ from pipeline.records import ReleaseManifest
 if TYPE_CHECKING:
     from fleet.host import Served
 
+LATE_SECONDS = 0.2
+"""While a drain begins, connections that the kernel already took are accepted; under load that would never end by itself."""
 QUIET_SECONDS = 0.1
 """While draining, an open connection may still bring the request its client was sending: the end is a pause this long."""
 
@@ -113,7 +115,8 @@ class Server(ThreadingHTTPServer):
         if self._accepting is not None:
             self.shutdown()
         self.timeout = 0
-        while select.select([self.socket], [], [], 0)[0]:
+        started = time.monotonic()
+        while time.monotonic() - started < LATE_SECONDS and select.select([self.socket], [], [], 0)[0]:
             self.handle_request()
         self.server_close()
         started = time.monotonic()

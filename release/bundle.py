@@ -6,6 +6,7 @@ import ast
 import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise RecordError("Warm-up arrays cannot be read", where=str(path), expected="an .npz file", got=str(error), next=AGAIN) from error
 
 

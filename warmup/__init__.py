@@ -1,0 +1,1 @@
+"""What makes an engine hot, and how that is proven: plans, the runner, trials in fresh processes, statistics."""

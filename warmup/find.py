@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.records import Engine, Trial
+from pipeline.records import Engine
 from pipeline.tensors import Batch
 from warmup.coldstart import Progress, engine_command, measure
+from warmup.latency import first_over_p50
 from warmup.plan import ladder_plan
 
 ITERATIONS = (1, 2, 3, 5, 10, 20)
@@ -40,13 +41,8 @@ def find_iterations(
                 if progress is not None:
                     progress(index * total + done, len(ordered) * total, f"{iterations} iterations")
 
-            ratio = statistics.median(first_over_steady(trial) for trial in measure({"warm": command}, processes, report))
+            ratio = statistics.median(first_over_p50(trial.requests_ms) for trial in measure({"warm": command}, processes, report))
             seen.append(f"{iterations}: {ratio:.2f}")
             if ratio <= factor:
                 return iterations, f"search: first request over p50 at most {factor} in the median of {processes} processes ({', '.join(seen)})"
     return ordered[-1], f"search: none within {factor} in the median of {processes} processes, so the largest ({', '.join(seen)})"
-
-
-def first_over_steady(trial: Trial) -> float:
-    """First request over the median of the later half of one process's requests."""
-    return trial.requests_ms[0] / statistics.median(trial.requests_ms[len(trial.requests_ms) // 2 :])

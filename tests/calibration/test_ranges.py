@@ -64,6 +64,12 @@ def test_batching_does_not_matter(model: tuple[Path, ExportedModel], batch_rows:
     assert got["y"] == expected["y"]  # t has no batch axis: its halves are whole batches
 
 
+def test_older_opsets_too(tmp_path: Path, model: tuple[Path, ExportedModel]) -> None:
+    path = tmp_path / "old.onnx"
+    onnx.save(onnx.parser.parse_model(GRAPH.replace('"" : 20', '"" : 13').replace("ir_version: 10", "ir_version: 7")), path)
+    assert ranges_of((path, record_of(path)), ROWS).tensors == ranges_of(model, ROWS).tensors
+
+
 def test_dead_tensors_are_listed(model: tuple[Path, ExportedModel]) -> None:
     ranges = ranges_of(model, ROWS)
     assert ranges.dead == ("r",)

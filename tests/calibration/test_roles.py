@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CLASSES, SPECS, pictures, prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_sources import CLASSES, SPECS, pictures, prepare
 
 from calibration.roles import Drawn, apportion, assign, draw, prove_disjoint
 from calibration.sources import Source, open_parquet

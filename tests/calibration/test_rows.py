@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import CLASSES, SPECS, pictures, prepare
+from tiny_sources import CLASSES, SPECS, pictures, prepare
 
 from calibration.prepared import load_prepare, prepare_row
 from calibration.roles import draw

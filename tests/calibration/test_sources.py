@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CLASSES, pictures, png
+from tiny_sources import CLASSES, pictures, png
 
 from calibration.sources import open_parquet
 from pipeline.errors import DataError

@@ -16,7 +16,7 @@ from calibration import tensorrt_scheme
 from calibration.export import export
 from calibration.qdq import SAFE_SCALE, activation_scale, describe, verify
 from calibration.ranges import collect
-from calibration.safe_names import hide, restore
+from calibration.safe_names import hide, name_nodes, restore
 from calibration.tensorrt_scheme import quantize, write_cache
 from pipeline.config import ModelConfig
 from pipeline.errors import QuantizeError, RangeError
@@ -181,3 +181,11 @@ def test_names_that_tools_misread_come_back() -> None:
     back = restore(hidden, names)
     assert [node.name for node in back.graph.node] == ["head_QuantizeLinear", "head2"]
     assert back.graph.node[1].input[0] == "a_scale"
+
+
+def test_nodes_without_a_name_get_one() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[n] x) => (float[n] y) { a = Relu(x) [same] b = Relu(a) [same] y = Relu(b) }'
+    )
+    name_nodes(model)
+    assert [node.name for node in model.graph.node] == ["Relu_0", "same", "Relu_2"]

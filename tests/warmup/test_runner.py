@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import engines
+from engines.contract import Session
+from pipeline.errors import Refused, TrialError
+from warmup.runner import run_plan
+
+
+class RecordingSession(Session):
+    """A double that has no runtime: remembers which slot ran which batch size; may be slow, or stuck until `released`."""
+
+    def __init__(self, engine, concurrency, pause=0.0, stuck_on=None):
+        super().__init__(engine, list(range(concurrency)))
+        self.pause, self.stuck_on, self.seen, self.released = pause, stuck_on, set(), threading.Event()
+
+    def _infer(self, slot, inputs):
+        rows = len(inputs["image"])
+        self.seen.add((slot, rows))
+        time.sleep(self.pause)
+        if self.stuck_on == rows:
+            self.released.wait(20)
+        return {"logits": np.zeros((rows, 5), np.float32)}
+
+    def _release(self):
+        pass
+
+
+@pytest.fixture
+def expected(warmable):
+    with engines.open_engine(warmable.folder) as session:
+        alone = [session.run({"image": warmable.rows["image"][index : index + 1]})["logits"] for index in range(6)]
+    return {"logits": np.concatenate(alone)}
+
+
+def test_a_plan_runs_on_a_real_engine_and_reproduces_the_recorded_outputs(warmable, expected):
+    plan = warmable.plan()
+    with engines.open_engine(warmable.folder, concurrency=2) as session:
+        result = run_plan(session, plan, warmable.rows, expected)
+    assert len(result.seconds_by_step) == len(plan.steps)
+    assert 0 < sum(result.seconds_by_step) <= result.total_seconds < plan.max_seconds
+
+
+def test_every_slot_meets_every_batch_size(warmable):
+    for slots in (3, 2):
+        session = RecordingSession(warmable.engine, slots)
+        run_plan(session, warmable.plan(concurrency=[1, 3]), warmable.rows)
+        assert session.seen >= {(slot, rows) for slot in range(slots) for rows in (1, 4, 8)}
+
+
+def test_a_session_with_slots_that_the_plan_does_not_reach_is_refused(warmable):
+    with pytest.raises(Refused, match="more request slots"):
+        run_plan(RecordingSession(warmable.engine, 3), warmable.plan(), warmable.rows)
+
+
+def test_a_plan_of_another_engine_is_refused(warmable):
+    other = dataclasses.replace(warmable.engine, model_sha256="0" * 64)
+    with engines.open_engine(warmable.folder, concurrency=2) as session, pytest.raises(Refused, match="another engine"):
+        run_plan(session, dataclasses.replace(warmable.plan(), engine_sha256=other.digest()), warmable.rows)
+
+
+def test_other_rows_are_refused(warmable):
+    changed = {"image": warmable.rows["image"].copy()}
+    changed["image"][5, 0, 0, 0] += 1
+    with engines.open_engine(warmable.folder, concurrency=2) as session, pytest.raises(Refused, match="other rows"):
+        run_plan(session, warmable.plan(), changed)
+
+
+def test_outputs_that_are_not_finite_are_refused_by_row(overflowing):
+    with engines.open_engine(overflowing.folder, concurrency=2) as session, pytest.raises(TrialError, match=r"not finite[\s\S]*rows \[3\]"):
+        run_plan(session, overflowing.plan(batches=[4]), overflowing.rows)
+
+
+def test_outputs_that_are_not_the_recorded_ones_are_refused_by_row(warmable, expected):
+    wrong = {"logits": expected["logits"].copy()}
+    wrong["logits"][2] += 0.2 * np.abs(wrong["logits"]).max()
+    with engines.open_engine(warmable.folder, concurrency=2) as session:
+        with pytest.raises(TrialError, match="warm-up row 2"):
+            run_plan(session, warmable.plan(), warmable.rows, wrong)
+        wrong["logits"][2] = np.nan
+        with pytest.raises(TrialError, match="warm-up row 2"):
+            run_plan(session, warmable.plan(), warmable.rows, wrong)
+        for other in ({"logits": expected["logits"][:, :4]}, {"scores": expected["logits"]}):
+            with pytest.raises(TrialError, match="recorded otherwise"):
+                run_plan(session, warmable.plan(), warmable.rows, other)
+
+
+def test_a_plan_that_outlasts_its_deadline_is_an_error(warmable):
+    for slots in (2, 1):
+        session = RecordingSession(warmable.engine, slots, pause=0.05)
+        with pytest.raises(TrialError, match=rf"step 1 of 6: batch 8, {slots} threads[\s\S]*whole plan within 0\.3 s"):
+            run_plan(session, warmable.plan(iterations=50, max_seconds=0.3), warmable.rows)
+
+
+def test_a_call_that_never_returns_does_not_hold_up_the_deadline(warmable):
+    session = RecordingSession(warmable.engine, 2, stuck_on=4)
+    begun = time.monotonic()
+    with pytest.raises(TrialError, match="too long"):
+        run_plan(session, warmable.plan(max_seconds=0.5), warmable.rows)
+    assert time.monotonic() - begun < 15
+    session.released.set()
+
+
+def test_an_error_in_one_thread_is_what_is_raised(warmable):
+    session = RecordingSession(warmable.engine, 2)
+
+    def fail(slot, inputs):
+        if slot == 1:
+            raise ValueError("the runtime broke")
+        return RecordingSession._infer(session, slot, inputs)
+
+    session._infer = fail
+    with pytest.raises(ValueError, match="the runtime broke"):
+        run_plan(session, warmable.plan(), warmable.rows)
+    session._infer = RecordingSession._infer.__get__(session)
+    run_plan(session, warmable.plan(), warmable.rows)
