@@ -28,6 +28,8 @@ class Backend(Protocol):
     TARGETS: tuple[str, ...]
     SCHEMES: Mapping[str, tuple[str, ...]]
     """Quantization schemes of each target, the preferred one first."""
+    HOST_PACKAGES: Mapping[str, tuple[str, ...]]
+    """Distributions that a serving host of each target installs beside numpy, in the versions the bundle names."""
 
     def unavailable(self, target: str) -> str | None:
         """Why `target` cannot be built and run here and what to install; None when it can."""

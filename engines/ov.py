@@ -21,6 +21,7 @@ import importlib.util
 import io
 import os
 import platform as host
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from pipeline.tensors import Batch
 
 TARGETS = ("openvino-cpu",)
 SCHEMES = {"openvino-cpu": ("cpu", "tensorrt")}
+HOST_PACKAGES = {"openvino-cpu": ("openvino",)}
 BLOB = "model.blob"
 SETTINGS = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": "f32"}
 READ_BACK = (*SETTINGS, "INFERENCE_NUM_THREADS", "ENABLE_CPU_PINNING")
@@ -199,11 +201,14 @@ def _openvino(target: str) -> Any:
 
 @functools.cache
 def _module() -> Any:
-    """OpenVINO, ready for threads: two threads that make a process's first `Tensor` together can deadlock (seen in 6 of 25 processes).
+    """OpenVINO without its telemetry, and ready for threads.
+
+    Telemetry forks a child that tries to reach the network: it would disturb the timings and inherit a server's socket. And two threads that make a process's first `Tensor` together can deadlock (seen in 6 of 25 processes).
 
     In the binding's first use of numpy one thread waits for a C++ static's guard while it holds the GIL, and the other for the GIL while it
     holds the guard. One tensor made here, before there is a session, is that first use (then 0 of 125 processes).
     """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None makes its import fail, which OpenVINO tolerates
     import openvino
 
     with _FIRST_TENSOR:

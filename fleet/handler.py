@@ -8,7 +8,7 @@ import socket
 import time
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from fleet import __version__
 from fleet.protocol import body_limit, metadata, parse_infer, render_infer
@@ -91,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
     def dispatch(self, method: str) -> bytes | dict[str, Any]:
         """The answer's body; raises Problem or InputError."""
         self.unread = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
-        path = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
+        path = [unquote(part) for part in self.path.partition("?")[0].strip("/").split("/")]
         action = self.action(path)
         allowed = "POST" if action == "infer" else "GET"
         if method != allowed:

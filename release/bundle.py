@@ -53,7 +53,7 @@ def pack(
     installs. `staging`: where it is assembled (same file system; default `.packing` beside `releases`). `private`: folders
     of this machine whose path may be in no file, besides the current and the home folder.
 
-    Equal arguments give equal bytes. Raises Refused (exit code 3) when nothing ships, a required target does not, or the
+    Equal arguments give equal bytes. Raises Refused (exit code 3) when nothing ships, a verdict refuses the release, or the
     parts do not belong together; ConfigError for a name, version or preprocessing that no host can take.
     """
     for label, value in (("name", name), ("version", version)):
@@ -105,7 +105,7 @@ def pack(
 
 
 def decide(evidences: Sequence[Evidence]) -> list[Evidence]:
-    """The evidence of the targets that ship, in the given order; Refused when there is none or a required one does not."""
+    """The evidence of the targets that ship, in the given order; Refused when there is none or one refuses the release."""
     refused = [evidence for evidence in evidences if evidence.refuses]
     shipping = [evidence for evidence in evidences if evidence.ships]
     if refused or not shipping:

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engines import backend
 from pipeline.config import load_config
-from pipeline.loading import load_object
+from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Roles
-from release import bundle, provenance, pyz
+from release import bundle, pyz
+from release.provenance import provenance
 from stages import paths
 from stages.report import evidences
+
+HOST_PACKAGES = ("numpy",)
+"""What every host needs; each shipping target adds the runtime that its backend names."""
 
 
 def run() -> str:
     config = load_config(paths.PARAMS)
+    found = evidences()
+    shipping = [evidence.target for evidence in found if evidence.ships]
+    runtimes = {package for target in shipping for package in backend(target).HOST_PACKAGES[target]}
+    source, _, function = config.data.preprocess.partition(":")
     folder = bundle.pack(
         paths.RELEASE,
-        staging=paths.PACKING,
         name=config.release.name,
         version=config.release.version,
-        evidences=evidences(),
-        engine_folders={target: paths.ENGINES / target / "int8" for target in config.targets},
-        warm_folders={target: paths.WARM / target for target in config.targets},
-        preprocess=Path(config.data.preprocess.partition(":")[0]),
-        class_names=load_object(config.data.labels),
-        roles=Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`"),
+        evidences=found,
+        left_out={},
+        engines={target: paths.ENGINES / target / "int8" for target in shipping},
+        warm={target: paths.WARM / target for target in shipping},
         exported=ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`"),
-        provenance=provenance.provenance(paths.LOCK, config.model_dump(mode="json")),
+        roles=Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`"),
+        preprocess=(Path(source), function),
+        host_packages={package: package_version(package) for package in sorted({*HOST_PACKAGES, *runtimes})},
+        provenance=provenance(paths.LOCK, config.model_dump(mode="json")),
+        staging=paths.PACKING,
     )
-    host = pyz.write(paths.RELEASE / "qwarm.pyz", Path(__file__).resolve().parent.parent)
-    return f"{folder} and {host}"
+    return f"{folder} and {pyz.write(paths.RELEASE / 'qwarm.pyz', Path(__file__).resolve().parents[1])}"

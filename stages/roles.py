@@ -22,7 +22,7 @@ def run() -> str:
             open_source(config.data, Path()),
             prepare,
             config.model.input_specs(),
-            sizes=config.data.roles,
+            sizes={str(role): size for role, size in config.data.roles.items()},
             seed=config.data.seed,
             preprocess_sha256=preprocess_sha256,
             progress=report,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 
 import engines
 from pipeline.config import load_config
 from pipeline.files import replacing_folder
 from pipeline.progress import bar
+from pipeline.tensors import Batch
 from stages import paths
 from stages.rows import role_arrays
 from warmup.find import find_iterations
@@ -18,18 +22,33 @@ def run(target: str) -> str:
     config = load_config(paths.PARAMS)
     rows, _ = role_arrays(config, "warmup")
     folder = paths.ENGINES / target / "int8"
-    settings = {"batches": config.warmup.batches, "concurrency": config.warmup.concurrency, "max_seconds": config.warmup.max_seconds}
+    ladder = partial(
+        ladder_plan,
+        batches=config.warmup.batches,
+        concurrency=config.warmup.concurrency,
+        max_seconds=config.warmup.max_seconds,
+    )
     with replacing_folder(paths.WARM / target) as out:
-        np.savez(out / "rows.npz", **rows)
+        save_arrays(out / "rows.npz", rows)
         with engines.open_engine(folder) as session:
             engine = session.engine
-            alone = [session.run({name: array[index : index + 1] for name, array in rows.items()}) for index in range(len(next(iter(rows.values()))))]
-        np.savez(out / "expected.npz", **{name: np.concatenate([outputs[name] for outputs in alone]) for name in alone[0]})
-        if config.warmup.iterations == "auto":
+            save_arrays(out / "expected.npz", outputs_alone(session, rows))
+        iterations, found_by = config.warmup.iterations, "params.yaml"
+        if iterations == "auto":
             with bar(f"warm@{target}: find the shortest plan in fresh processes") as report:
-                iterations, found_by = find_iterations(folder, out / "rows.npz", engine, rows, progress=report, **settings)
-        else:
-            iterations, found_by = config.warmup.iterations, "params.yaml"
-        plan = ladder_plan(engine, rows, iterations=iterations, found_by=found_by, **settings)
+                iterations, found_by = find_iterations(folder, out / "rows.npz", partial(ladder, engine, rows), progress=report)
+        plan = ladder(engine, rows, iterations=iterations, found_by=found_by)
         plan.save(out / "plan.json")
     return f"{target}: {len(plan.steps)} steps of {iterations} iterations ({found_by})"
+
+
+def outputs_alone(session: engines.Session, rows: Batch) -> dict[str, np.ndarray]:
+    """The output of each warm-up row run alone, `{name: (rows, ...)}`: what a host compares its own with."""
+    count = len(next(iter(rows.values())))
+    alone = [session.run({name: array[index : index + 1] for name, array in rows.items()}) for index in range(count)]
+    return {name: np.concatenate([outputs[name] for outputs in alone]) for name in alone[0]}
+
+
+def save_arrays(path: Path, arrays: Batch) -> None:
+    """Named arrays as an .npz that loads without pickle."""
+    np.savez(path, allow_pickle=False, **dict(arrays))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.records import Engine
-from pipeline.tensors import Batch
+from pipeline.records import WarmupPlan
 from warmup.coldstart import Progress, engine_command, measure
 from warmup.latency import first_over_p50
-from warmup.plan import ladder_plan
 
 ITERATIONS = (1, 2, 3, 5, 10, 20)
 FACTOR = 1.15
@@ -20,21 +18,21 @@ REQUESTS = 60
 
 
 def find_iterations(
-    folder: Path, rows_file: Path, engine: Engine, rows: Batch, *, batches: Sequence[int], concurrency: Sequence[int], max_seconds: float,
+    folder: Path, rows_file: Path, make_plan: Callable[..., WarmupPlan], *,
     candidates: Sequence[int] = ITERATIONS, factor: float = FACTOR, processes: int = PROCESSES, progress: Progress | None = None,
 ) -> tuple[int, str]:  # fmt: skip
     """The smallest of `candidates` with which, in the median of `processes` fresh processes, the first request takes at most `factor`
     times that process's steady p50; else the largest. Returns it with a sentence that says how it was found.
 
-    `rows_file` is the .npz of `rows`. Raises TrialError when a process fails, for one because the plan outlasts `max_seconds`.
+    `make_plan(iterations=, found_by=)` makes a plan for the engine in `folder` and the rows of `rows_file`.
+    Raises TrialError when a process fails, for one because the plan outlasts `max_seconds`.
     """
     seen = []
     ordered = sorted(set(candidates))
     with tempfile.TemporaryDirectory() as scratch:
         for index, iterations in enumerate(ordered):
             plan_file = Path(scratch) / f"plan-{iterations}.json"
-            made = {"batches": batches, "concurrency": concurrency, "iterations": iterations, "max_seconds": max_seconds}
-            ladder_plan(engine, rows, **made, found_by="a candidate").save(plan_file)  # type: ignore[arg-type]
+            make_plan(iterations=iterations, found_by="a candidate").save(plan_file)
             command = engine_command(folder, "warm", rows=rows_file, plan=plan_file, requests=REQUESTS)
 
             def report(done: int, total: int, _: str, index: int = index, iterations: int = iterations) -> None:

@@ -16,7 +16,7 @@ from pipeline.files import write_bytes
 from pipeline.loading import load_object
 from pipeline.tensors import Batch
 
-EPOCHS, BATCH_ROWS = 20, 50
+EPOCHS, BATCH_ROWS = 15, 50
 PEAK_RATE, WEIGHT_DECAY = 0.1, 5e-4
 THREADS = 2
 """Fixed, because the number of threads decides the order of float additions."""

@@ -172,11 +172,12 @@ def raw(running: Running, content: bytes) -> bytes:
         (b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", b" 413 "),
         (b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", b" 400 "),
         (b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", b" 400 "),
+        (b"GET //[x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b" 404 "),
         (b"GARBAGE\r\n\r\n", b'"error"'),
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b" 414 "),
         (b"GET /v2 HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", b" 431 "),
     ],
-    ids=["no-length", "chunked", "short", "huge", "two-lengths", "get-with-body", "garbage", "long-path", "many-headers"],
+    ids=["no-length", "chunked", "short", "huge", "two-lengths", "get-with-body", "odd-path", "garbage", "long-path", "many-headers"],
 )
 def test_raw_bad_requests(running: Running, content: bytes, status: bytes) -> None:
     assert status in raw(running, content)

@@ -148,7 +148,7 @@ def changed_preprocess(parts: dict[str, Any], folder: Path) -> dict[str, Any]:
 REFUSED: dict[str, tuple[Callable[[dict[str, Any], Path], dict[str, Any]], str]] = {
     "nothing-to-ship": (lambda parts, _: evidence_of(parts, required=False, ships=False, verdict=Verdict.UNDECIDED, reason="few rows"), "few rows"),
     "no-evidence": (lambda *_: {"evidences": []}, "No target"),
-    "required-fails": (lambda parts, _: evidence_of(parts, ships=False, verdict=Verdict.FAIL, reason="drop 0.03"), "drop 0.03"),
+    "a-verdict-refuses": (lambda parts, _: evidence_of(parts, ships=False, refuses=True, verdict=Verdict.FAIL, reason="drop 0.03"), "drop 0.03"),
     "plan-of-another-engine": (plan_of_another_engine, "engine_sha256"),
     "other-rows": (other_rows, "rows_sha256"),
     "too-few-outputs": (too_few_outputs, "expected.npz: rows"),
@@ -259,5 +259,9 @@ def test_private_paths(tmp_path: Path) -> None:
     assert find_private_path(b"\x00\x12" + f"{home}".encode() + b"\x00", [home]) == home
     assert find_private_path(f"{home}2/x".encode(), [home]) is None
     assert find_private_path(b"/root/Conv /root/Relu", ["/root"]) is None
+    (tmp_path / "data.npz").touch()
+    assert find_private_path(f'{{"data": "{home}/data.npz"}}'.encode(), []) == f"{home}/data.npz"
+    assert find_private_path(f'{{"data": "{home}/none.npz"}}'.encode(), []) is None
+    assert find_private_path(b"#!/usr/bin/env python3\nGET /v2/health/ready", []) is None
     existing = next(entry.name for entry in Path("/usr").iterdir() if entry.name.isalnum())
     assert find_private_path(f"/usr/Conv /usr/{existing}/x".encode(), ["/usr"]) == f"/usr/{existing}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
@@ -18,6 +19,7 @@ from pipeline.errors import TrialError
 from pipeline.records import Trial
 from warmup.coldstart import child_environment, engine_command, measure
 from warmup.find import find_iterations
+from warmup.plan import ladder_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,9 +139,10 @@ def test_the_childs_environment_keeps_ours_and_holds_the_matrix_library_to_one_t
 
 
 def test_finding_takes_the_first_that_is_good_enough_or_says_that_none_was(warmable):
-    settings = {"batches": [1], "concurrency": [1], "max_seconds": 60.0, "candidates": [2, 1], "processes": 1}
+    make_plan = functools.partial(ladder_plan, warmable.engine, warmable.rows, batches=[1], concurrency=[1], max_seconds=60.0)
+    settings = {"candidates": [2, 1], "processes": 1}
     seen = []
-    given = (warmable.folder, warmable.rows_file, warmable.engine, warmable.rows)
+    given = (warmable.folder, warmable.rows_file, make_plan)
     iterations, found_by = find_iterations(*given, **settings, factor=1e9, progress=lambda *step: seen.append(step))
     assert iterations == 1
     assert found_by.startswith("search: first request over p50 at most")

@@ -1,0 +1,89 @@
+"""A serving host as it is meant to be: a copied bundle, qwarm.pyz, Python, numpy and OpenVINO; none of this repository."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import numpy as np
+import openvino
+import pytest
+from serving import ROOT, Running
+
+from release import pyz
+
+SITE = Path(str(openvino.__file__)).parents[1]
+
+
+@pytest.fixture(scope="module")
+def folder(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the bundle, qwarm.pyz and an environment whose site-packages link to numpy and OpenVINO alone."""
+    place = tmp_path_factory.mktemp("host")
+    shutil.copytree(bundle, place / "tiny-0.0.1")
+    pyz.write(place / "qwarm.pyz", ROOT)
+    venv.create(place / "env", with_pip=False, symlinks=True)
+    site = place / "env/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    for path in SITE.iterdir():
+        if path.name.partition("-")[0] in ("numpy", "numpy.libs", "openvino", "openvino.libs"):
+            (site / path.name).symlink_to(path)
+    return place
+
+
+def test_verify_warm_serve_ready(folder: Path, tmp_path: Path) -> None:
+    program = [str(folder / "env/bin/python"), str(folder / "qwarm.pyz")]
+    lacking = subprocess.run([program[0], "-c", "import onnx"], capture_output=True, text=True)
+    assert "No module named 'onnx'" in lacking.stderr
+    server = Running(folder / "tiny-0.0.1", tmp_path / "state", program=program, cwd=tmp_path)
+    try:
+        verified = server.command("verify", str(folder / "tiny-0.0.1"))
+        assert verified.returncode == 0, verified.stderr
+        assert "integrity only, origin unknown" in verified.stdout
+        told = server.wait_ready()
+        assert told["timings_ms"]["ready"] > 0
+        rows, recorded = (np.load(folder / "tiny-0.0.1" / name) for name in ("warmup/rows.npz", "targets/openvino-cpu/expected.npz"))
+        tensor = {"name": "image", "shape": [1, 1, 8, 8], "datatype": "FP32", "data": rows["image"][:1].tolist()}
+        status, answer, _ = server.call("POST", "/v2/models/tiny/infer", {"inputs": [tensor]})
+        assert status == 200
+        assert np.array_equal(np.array(answer["outputs"][0]["data"], np.float32), recorded["logits"][0])
+        assert server.ready()
+        assert server.stop() == 0
+        assert not server.ready()
+    finally:
+        server.kill()
+
+
+def test_warm_measures_in_fresh_processes(folder: Path, tmp_path: Path) -> None:
+    command = [
+        str(folder / "env/bin/python"),
+        str(folder / "qwarm.pyz"),
+        "warm",
+        str(folder / "tiny-0.0.1"),
+        "--json",
+        "--runs",
+        "2",
+        "--requests",
+        "20",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    figures = json.loads(run.stdout)
+    assert figures["target"] == "openvino-cpu"
+    assert [trial["variant"] for trial in figures["trials"]] == ["warm", "cold", "cold", "warm"]
+    for name in ("first_request_ms", "cold_first_request_ms", "steady_p50_ms", "ready_ms"):
+        assert figures[name] > 0
+    assert all(len(trial["requests_ms"]) == 20 for trial in figures["trials"])
+    assert "4 of 4 fresh processes" in run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_warm_refuses_what_verify_refuses(folder: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(folder / "tiny-0.0.1", tmp_path / "broken"))
+    (broken / "labels.json").write_text("[]")
+    run = subprocess.run([str(folder / "env/bin/python"), str(folder / "qwarm.pyz"), "warm", str(broken)], capture_output=True, text=True)
+    assert run.returncode == 3
+    assert "labels.json" in run.stderr
+    assert "Traceback" not in run.stderr
