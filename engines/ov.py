@@ -203,10 +203,11 @@ def _openvino(target: str) -> Any:
 def _module() -> Any:
     """OpenVINO without its telemetry, and ready for threads.
 
-    Telemetry forks a child that tries to reach the network: it would disturb the timings and inherit a server's socket. And two threads that make a process's first `Tensor` together can deadlock (seen in 6 of 25 processes).
+    Telemetry forks a child that tries to reach the network: it would disturb the timings and inherit a server's socket.
 
-    In the binding's first use of numpy one thread waits for a C++ static's guard while it holds the GIL, and the other for the GIL while it
-    holds the guard. One tensor made here, before there is a session, is that first use (then 0 of 125 processes).
+    Two threads that make a process's first `Tensor` together can deadlock (seen in 6 of 25 processes): in the binding's first use of numpy
+    one thread waits for a C++ static's guard while it holds the GIL, and the other for the GIL while it holds the guard. One tensor made
+    here, before there is a session, is that first use (then 0 of 125 processes).
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None makes its import fail, which OpenVINO tolerates
     import openvino

@@ -22,7 +22,7 @@ console = Console(stderr=True)
 def bar(description: str) -> Iterator[Report]:
     """Yield a `Report`; shows steps done, time spent and time left."""
     started = time.monotonic()
-    last = [0, 0, ""]
+    last = [0, 0]
     if sys.stderr.isatty():
         columns = (
             TextColumn("{task.description}"),
@@ -41,11 +41,12 @@ def bar(description: str) -> Iterator[Report]:
             yield show
         return
 
-    def remember(done: int, total: int, note: str = "") -> None:
-        last[:] = [done, total, note]
+    def remember(done: int, total: int, note: str = "") -> None:  # noqa: ARG001
+        last[:] = [done, total]
 
     yield remember
-    console.print(f"{description}: {last[0]} of {last[1]} in {time.monotonic() - started:.1f} s {last[2]}".rstrip(), highlight=False, markup=False)
+    seconds = time.monotonic() - started
+    console.print(f"{description}: {last[0]} of {last[1]} in {seconds:.1f} s", highlight=False, markup=False, soft_wrap=True)
 
 
 def track(iterable: Iterable[T], description: str, total: int) -> Iterator[T]:

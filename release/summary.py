@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -9,6 +10,8 @@ from rich.table import Table
 
 from pipeline.records import Check, Evidence, Verdict
 
+PLAIN_WIDTH = 120
+"""Columns where the output is no terminal: a log must not break the table."""
 COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNDECIDED: "yellow", Verdict.NOT_MEASURED: "bright_black"}
 
 
@@ -65,7 +68,7 @@ def lines(evidence: Evidence) -> list[tuple[str, str]]:
 
 def show(evidences: Sequence[Evidence], console: Console | None = None) -> None:
     """Print one table a target: the figures, then each check with its verdict."""
-    console = console or Console()
+    console = console or Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for evidence in evidences:
         colour = COLOURS[evidence.verdict]
         table = Table(
