@@ -242,6 +242,8 @@ class Trial(Record):
     requests_ms: tuple[float, ...]
     control_ms: tuple[float, ...]
     peak_rss_mb: float
+    busy_elsewhere: float = 0.0
+    """Part of all processors' time that went to other processes while this one measured, 0 to 1."""
 
 
 @dataclasses.dataclass(frozen=True)

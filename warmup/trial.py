@@ -31,6 +31,7 @@ from pipeline.platforms import usable_cores  # noqa: E402
 from pipeline.records import Trial, WarmupPlan  # noqa: E402
 from pipeline.tensors import Batch  # noqa: E402
 from warmup.control import Control  # noqa: E402
+from warmup.elsewhere import Elsewhere  # noqa: E402
 from warmup.plan import batch_axis, pad_to_rung, rungs  # noqa: E402
 from warmup.runner import run_plan  # noqa: E402
 
@@ -62,6 +63,7 @@ def measure(
 
     This must be the first thing the process does with the runtime. `warm` is run on the open session; None leaves it cold.
     """
+    elsewhere = Elsewhere()
     with open_session() as session, Control(usable_cores()) as control:
         phases.mark("load")
         if warm is not None:
@@ -76,7 +78,7 @@ def measure(
             control_ms += [_milliseconds(control.call) for _ in range(BLOCK)]
             session.run(request)
             requests_ms += [_milliseconds(session.run, request) for _ in range(min(BLOCK, requests - len(requests_ms)))]
-        return Trial(variant, phases.marks, tuple(requests_ms), tuple(control_ms), peak_rss_mb())
+        return Trial(variant, phases.marks, tuple(requests_ms), tuple(control_ms), peak_rss_mb(), elsewhere.share())
 
 
 def _milliseconds(call: Callable[..., object], *arguments: object) -> float:

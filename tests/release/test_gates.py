@@ -293,3 +293,25 @@ def test_a_target_without_hardware_is_not_measured() -> None:
 )
 def test_more_trials_are_asked_for_only_where_they_can_decide(measured: Validation, more: bool) -> None:
     assert gates.needs_more_trials(measured, LIMITS) is more
+
+
+def busy(measured: Validation, share: float) -> Validation:
+    trials = tuple(dataclasses.replace(trial, busy_elsewhere=share) for trial in measured.coldstart.trials)
+    return dataclasses.replace(measured, coldstart=dataclasses.replace(measured.coldstart, trials=trials))
+
+
+@pytest.mark.parametrize(
+    ("first", "share", "verdict", "excused"),
+    [
+        ([1.1, 1.1, 9.0], 0.5, Verdict.UNDECIDED, True),  # a third of the processes beyond the limit, on a busy machine
+        ([1.1, 1.1, 9.0], 0.05, Verdict.UNDECIDED, False),
+        ([9.0], 0.5, Verdict.FAIL, False),  # shown in spite of the noise
+        ([1.1], 0.5, Verdict.PASS, False),
+    ],
+)
+def test_a_busy_machine_excuses_what_is_undecided_and_nothing_else(first: list[float], share: float, verdict: Verdict, excused: bool) -> None:
+    evidence = judged(busy(validation(first=first), share))
+    check = next(check for check in evidence.checks if check.name == "first_request_over_p50")
+    assert (check.verdict, check.excused) == (verdict, excused)
+    assert ("50 % of the processors" in check.evidence) == excused
+    assert evidence.ships == (verdict is Verdict.PASS or excused)
