@@ -82,7 +82,7 @@ def outcome(checks: tuple[Check, ...], *, required: bool, undecided: Undecided) 
     if verdict is Verdict.PASS:
         if not excused:
             return True, False, f"ships: all {len(checks)} checks passed"
-        return True, False, f"ships with {', '.join(excused)} UNDECIDED: the control workload was unsteady too, so this machine could not tell"
+        return True, False, f"ships with {', '.join(excused)} UNDECIDED: this machine was unsteady or busy and could not tell"
     causes = "; ".join(_cause(check) for check in checks if check.verdict is verdict and not check.excused) or "nothing was measured"
     if required:
         return False, True, f"refuses the release, because this target is required: {causes}"
