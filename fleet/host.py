@@ -115,17 +115,20 @@ def open(
     target: str | None = None,
     concurrency: int | None = None,
     key: str | os.PathLike[str] | None = None,
+    allow_unsigned: bool = False,
 ) -> Served:
     """Verify, load and warm `bundle` in this process, then write its state to the folder `state`.
+
+    `key`: public key that must have signed it; without one it is refused, unless `allow_unsigned`.
 
     `state`: default `fleet.state.default_folder()`. `target`: default the first in the manifest that this machine can run.
     `concurrency`: calls at once inside the runtime, at most (and by default) what the plan warms.
 
-    Raises Refused when the bundle is not what its manifest says, TargetError when no target fits this machine, TrialError
+    Raises Refused when the bundle is not what its manifest says or not what `key` signed, TargetError when no target fits this machine, TrialError
     when the plan misses its deadline or an output is not the recorded one.
     """
     started = time.perf_counter()
-    verified = verify(bundle, key)
+    verified = verify(bundle, key, allow_unsigned=allow_unsigned)
     served = load(verified, target=target, concurrency=concurrency, verify_ms=(time.perf_counter() - started) * 1000.0)
     try:
         served.announce(state)

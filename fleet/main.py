@@ -35,12 +35,16 @@ def build_parser() -> argparse.ArgumentParser:
     def state_option(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--state", metavar="DIR", type=Path, help="folder of the state (default: $XDG_RUNTIME_DIR/qwarm, else /tmp/qwarm-UID)")
 
+    def key_options(sub: argparse.ArgumentParser) -> None:
+        origin = sub.add_mutually_exclusive_group()
+        origin.add_argument("--key", metavar="PUB", type=Path, help="public key (PEM) that must have signed the bundle")
+        origin.add_argument("--allow-unsigned", action="store_true", help="go on without a key: integrity only, origin unknown")
+
     def engine_options(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--key", metavar="PUB", help="public key that must have signed the bundle")
+        key_options(sub)
         sub.add_argument("--target", help="target to run (default: the first in the bundle that this machine can run)")
 
-    verify = command("verify", run_verify, "Check every byte of a bundle against its manifest")
-    verify.add_argument("--key", metavar="PUB", help="public key that must have signed the bundle")
+    key_options(command("verify", run_verify, "Check who signed a bundle, and every byte against its manifest"))
 
     warm = command("warm", run_warm, "Measure first request and steady state of a bundle on this machine, in fresh processes")
     engine_options(warm)
@@ -87,7 +91,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     """Every byte, before any deserializer."""
     from fleet.verify import verify
 
-    verified = verify(arguments.bundle, arguments.key)
+    verified = verify(arguments.bundle, arguments.key, allow_unsigned=arguments.allow_unsigned)
     manifest = verified.manifest
     targets = {released.target: released.verdict.name for released in manifest.targets}
     data = {
@@ -113,7 +117,15 @@ def run_warm(arguments: argparse.Namespace) -> int:
     """First request with and without the plan, steady state, time to ready."""
     from fleet.warm import measure_bundle
 
-    figures = measure_bundle(arguments.bundle, target=arguments.target, key=arguments.key, runs=arguments.runs, requests=arguments.requests, log=log)
+    figures = measure_bundle(
+        arguments.bundle,
+        target=arguments.target,
+        key=arguments.key,
+        allow_unsigned=arguments.allow_unsigned,
+        runs=arguments.runs,
+        requests=arguments.requests,
+        log=log,
+    )
     text = (
         "{target}: first request {first_request_ms:.2f} ms after the plan, {cold_first_request_ms:.2f} ms without; "
         "steady p50 {steady_p50_ms:.2f} ms; ready {ready_ms:.0f} ms after process start ({runs} fresh processes each)"
@@ -144,6 +156,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         target=arguments.target,
         concurrency=arguments.concurrency,
         key=arguments.key,
+        allow_unsigned=arguments.allow_unsigned,
         queue=max(0, arguments.queue),
         drain_seconds=arguments.drain_seconds,
         ready=ready,

@@ -16,7 +16,8 @@ import numpy as np
 
 import engines
 from engines.contract import Session
-from fleet.verify import KEEP, Verified
+from fleet.contents import KEEP
+from fleet.verify import Verified
 from pipeline.errors import ConfigError, RecordError, Refused
 from pipeline.records import Engine, ReleasedTarget, WarmupPlan
 

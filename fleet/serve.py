@@ -61,7 +61,8 @@ def serve(
     state: Path,
     target: str | None = None,
     concurrency: int | None = None,
-    key: str | None = None,
+    key: str | os.PathLike[str] | None = None,
+    allow_unsigned: bool = False,
     queue: int = 64,
     drain_seconds: float = 30.0,
     ready: Callable[[host.Served, str], None],
@@ -90,7 +91,7 @@ def serve(
             server.start()
             log(f"live at {server.address}; verifying, loading and warming {bundle}")
             start = time.perf_counter()
-            verified = verify(bundle, key)
+            verified = verify(bundle, key, allow_unsigned=allow_unsigned)
             server.manifest = verified.manifest
             served = host.load(verified, target=target, concurrency=concurrency, verify_ms=(time.perf_counter() - start) * 1000.0)
             loading = False

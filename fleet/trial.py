@@ -27,10 +27,10 @@ from warmup.trial import Phases, measure  # noqa: E402
 WARM, COLD = "warm", "cold"
 
 
-def trial_command(bundle: Path, variant: str, *, target: str, key: str | None, requests: int) -> list[str]:
-    """Command line of one trial, for `warmup.coldstart.measure`."""
+def trial_command(bundle: Path, variant: str, *, target: str, key: Path | None, requests: int) -> list[str]:
+    """Command line of one trial, for `warmup.coldstart.measure`; without a key it says that none is wanted."""
     command = [sys.executable, "-P", "-m", "fleet.trial", str(bundle), "--variant", variant, "--target", target, "--requests", str(requests)]
-    return command if key is None else [*command, "--key", key]
+    return [*command, "--allow-unsigned"] if key is None else [*command, "--key", str(key)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--variant", choices=(WARM, COLD), required=True, help=f"{WARM}: run the plan before the first request; {COLD}: do not")
     parser.add_argument("--target", required=True)
-    parser.add_argument("--key")
+    parser.add_argument("--key", type=Path)
+    parser.add_argument("--allow-unsigned", action="store_true")
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--started", type=int, required=True, help="the parent's time.monotonic_ns() just before it started this process")
     options = parser.parse_args(arguments)
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> Trial:
     """What `fleet.open` does, with a mark after each phase, then requests of the first warm-up row."""
     phases = Phases(options.started)
     phases.mark("interpreter", FIRST_LINE_NS)
-    verified = verify(options.bundle, options.key)
+    verified = verify(options.bundle, options.key, allow_unsigned=options.allow_unsigned)
     parts = read_parts(verified, choose(verified.manifest, options.target))
     phases.mark("verify")
     os.environ.update(parts.plan.environment)

@@ -158,10 +158,20 @@ class GatesConfig(Section):
         return self
 
 
+class SignConfig(Section):
+    """`key`: an elliptic-curve private key in PEM. `development`: made there when missing, and called so in the manifest."""
+
+    key: Annotated[str, Field(min_length=1)]
+    development: bool = False
+
+
 class ReleaseConfig(Section):
+    """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise."""
+
     name: str
     version: str
     undecided: Literal["refuse", "leave-out"] = "leave-out"
+    sign: SignConfig | None = None
 
     @field_validator("name")
     @classmethod

@@ -17,6 +17,7 @@ from pipeline.digests import sha256_arrays, sha256_bytes, sha256_file
 from pipeline.errors import ConfigError, RecordError, Refused
 from pipeline.files import canonical_json, replacing_folder
 from pipeline.records import Engine, Evidence, ExportedModel, File, ReleasedTarget, ReleaseManifest, Roles, WarmupPlan
+from release import signing
 from release.host_readme import render
 from release.private_paths import refuse_private_paths
 
@@ -44,6 +45,7 @@ def pack(
     provenance: Mapping[str, Any],
     staging: str | Path | None = None,
     private: Iterable[str | Path] = (),
+    key: signing.SigningKey | None = None,
 ) -> Path:
     """Write `releases`/<name>-<version>/ whole, or raise and leave the previous one byte for byte as it was.
 
@@ -51,10 +53,10 @@ def pack(
     targets in `left_out`. `engines` and `warm`: folder of each shipping target (engine.json and its files; plan.json, rows.npz,
     expected.npz). `preprocess`: the file and the name of the function in it. `host_packages`: pinned versions that a host
     installs. `staging`: where it is assembled (same file system; default `.packing` beside `releases`). `private`: folders
-    of this machine whose path may be in no file, besides the current and the home folder.
+    of this machine whose path may be in no file, besides the current and the home folder. `key`: signs the whole folder.
 
-    Equal arguments give equal bytes. Raises Refused (exit code 3) when nothing ships, a verdict refuses the release, or the
-    parts do not belong together; ConfigError for a name, version or preprocessing that no host can take.
+    Equal arguments give equal bytes, the signature's own file apart. Raises Refused (exit code 3) when nothing ships, a verdict
+    refuses the release, or the parts do not belong together; ConfigError for a name, version or preprocessing that no host can take.
     """
     for label, value in (("name", name), ("version", version)):
         if not NAME.fullmatch(value) or ".." in value:
@@ -69,6 +71,7 @@ def pack(
             evidences=shipping,
             left_out=absent,
             host_packages=host_packages,
+            signature=key.kind if key else signing.UNSIGNED,
             labels=len(roles.class_names),
         ).encode(),
         "labels.json": canonical_json(list(roles.class_names)).encode(),
@@ -84,7 +87,7 @@ def pack(
     manifest = ReleaseManifest(
         name=name,
         version=version,
-        signature="none",
+        signature=key.kind if key else signing.UNSIGNED,
         files=listed,
         inputs=exported.inputs,
         outputs=exported.outputs,
@@ -101,6 +104,8 @@ def pack(
     final = Path(releases) / f"{name}-{version}"
     with replacing_folder(final, staging or Path(releases).parent / ".packing") as folder:
         write_contents(folder, contents, listed)
+        if key is not None:
+            signing.sign(folder, key, final.name)
     return final
 
 

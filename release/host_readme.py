@@ -16,16 +16,18 @@ The host needs Python 3.11 on Linux, and
 
     python3 -m pip install {packages}
 
-`qwarm.pyz` comes to the host by another road than this folder (an image, say): a bundle cannot vouch for itself.
+`qwarm.pyz` and the public key come to the host by another road than this folder (an image, a secret): a bundle cannot vouch for itself.
+{trust}
 
-    python3 qwarm.pyz verify {folder}
-    python3 qwarm.pyz serve {folder} --port 8000 --state /run/{name} &
+    python3 qwarm.pyz verify {folder} {origin}
+    python3 qwarm.pyz serve {folder} {origin} --port 8000 --state /run/{name} &
     python3 qwarm.pyz ready {folder} --state /run/{name}
     python3 qwarm.pyz status --state /run/{name}
-    python3 qwarm.pyz warm {folder}
+    python3 qwarm.pyz warm {folder} {origin}
 
-- `verify` reads every byte against manifest.json; exit code 3 names each file that differs.
-- `serve` verifies, loads and warms, then answers; `/v2/health/live` answers from the first moment.
+- `verify` checks the signature, then every byte against manifest.json; exit code 3 names what differs. Without `--key` it says "integrity only,
+  origin unknown" and refuses, unless told `--allow-unsigned`.
+- `serve` verifies, loads and warms, then answers; `/v2/health/live` answers from the first moment, and `/metrics` in Prometheus' text format.
 - `ready` exits 0 once that process is warm and only while it lives. It answers within 300 ms: use it as a readiness probe.
 - `status` shows what is warm, since when and where. `warm` measures first request and steady state on this host, in fresh processes.
 
@@ -38,7 +40,7 @@ Put `qwarm.pyz` on `PYTHONPATH`.
 
     import fleet
 
-    served = fleet.open("{folder}", state="/run/{name}")
+    served = fleet.open("{folder}", state="/run/{name}", {argument})
     inputs = served.prepare(raw)
     outputs = served.infer(inputs)
 
@@ -56,11 +58,12 @@ def render(
     evidences: Sequence[Evidence],
     left_out: Mapping[str, str],
     host_packages: Mapping[str, str],
+    signature: str,
     labels: int,
 ) -> str:
     """Markdown of the README; the same records give the same text."""
     packages = " ".join(f"{package}=={pinned}" for package, pinned in sorted(host_packages.items()))
-    parts = [HEAD.format(name=name, version=version, folder=f"{name}-{version}", packages=packages)]
+    parts = [HEAD.format(name=name, version=version, folder=f"{name}-{version}", packages=packages, **trust(signature))]
     parts += ["## Tensors\n", *table(("", "name", "type", "shape"), tensor_rows(exported)), ""]
     parts += [f"{axis}: {sizes.min} to {sizes.max}, usually {sizes.opt}." for axis, sizes in sorted(exported.shapes.items())]
     parts += ["", "## What was measured\n"]
@@ -73,8 +76,20 @@ def render(
     parts += ["Figures are those of the building machine; `warm` measures this one.\n"]
     if left_out:
         parts += ["## Targets left out\n", *(f"- {target}: {reason}" for target, reason in sorted(left_out.items())), ""]
-    parts += ["## What is inside\n", *table(("file", "what it is"), inside(labels)), ""]
+    signed = [("signature.sigstore.json", "who made all of this: OpenSSF model-signing over every file; `model_signing verify key` reads it too")]
+    parts += ["## What is inside\n", *table(("file", "what it is"), inside(labels) + signed * (signature != "none")), ""]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def trust(signature: str) -> dict[str, str]:
+    """What the README says of the key, and how its commands name it."""
+    if signature == "none":
+        text = "This bundle is not signed: nothing says who made it."
+        return {"trust": text, "origin": "--allow-unsigned", "argument": "allow_unsigned=True"}
+    if "development" in signature:
+        text = "This bundle is signed with a development key, which its own pipeline made: enough to try, no proof of who made it."
+        return {"trust": text, "origin": "--key development.pub", "argument": 'key="development.pub"'}
+    return {"trust": "This bundle is signed; ask its maker for the public key.", "origin": "--key release.pub", "argument": 'key="release.pub"'}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

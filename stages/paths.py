@@ -17,6 +17,8 @@ EVIDENCE = Path("evidence")
 PLATFORMS = Path("platforms")
 REPORT = Path("build/report")
 RELEASE = Path("build/release")
+DEVELOPMENT_PUBLIC_KEY = RELEASE / "development.pub"
+"""Beside the bundles, for the example only: a host gets its public key by another road."""
 PACKING = Path("build/.packing")
 """Staging of a bundle: beside build/release, so that nothing half-written is ever inside it."""
 

@@ -1,4 +1,4 @@
-"""Stage `release`: check every verdict, then pack. Refuses with exit 3 before it writes one byte."""
+"""Stage `release`: check every verdict, then pack and sign. Refuses with exit 3 before it writes one byte."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from engines import backend
 from pipeline.config import load_config
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Roles
-from release import bundle, pyz
+from release import bundle, pyz, signing
 from release.provenance import provenance
 from stages import paths
 from stages.report import evidences
 
 HOST_PACKAGES = ("numpy",)
-"""What every host needs; each shipping target adds the runtime that its backend names."""
+SIGNED_HOST_PACKAGES = ("cryptography",)
+"""What every host needs, and to check a signature; each shipping target adds the runtime that its backend names."""
 
 
 def run() -> str:
@@ -22,6 +23,9 @@ def run() -> str:
     found = evidences()
     shipping = [evidence.target for evidence in found if evidence.ships]
     runtimes = {package for target in shipping for package in backend(target).HOST_PACKAGES[target]}
+    sign = config.release.sign
+    key = signing.open_key(sign.key, development=sign.development) if sign else None
+    packages = {*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()), *runtimes}
     source, _, function = config.data.preprocess.partition(":")
     folder = bundle.pack(
         paths.RELEASE,
@@ -34,8 +38,14 @@ def run() -> str:
         exported=ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`"),
         roles=Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`"),
         preprocess=(Path(source), function),
-        host_packages={package: package_version(package) for package in sorted({*HOST_PACKAGES, *runtimes})},
+        host_packages={package: package_version(package) for package in sorted(packages)},
         provenance=provenance(paths.LOCK, config.model_dump(mode="json")),
         staging=paths.PACKING,
+        key=key,
     )
-    return f"{folder} and {pyz.write(paths.RELEASE / 'qwarm.pyz', Path(__file__).resolve().parents[1])}"
+    host = pyz.write(paths.RELEASE / "qwarm.pyz", Path(__file__).resolve().parents[1])
+    if key is None:
+        return f"{folder} (not signed) and {host}"
+    if not key.development:
+        return f"{folder}, signed, and {host}"
+    return f"{folder}, signed by a development key ({key.write_public(paths.DEVELOPMENT_PUBLIC_KEY)}), and {host}"

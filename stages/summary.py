@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeline.config import load_config
 from pipeline.errors import RecordError
+from pipeline.records import ReleaseManifest
 from release import summary
 from stages import paths
 from stages.report import evidences
@@ -17,4 +18,8 @@ def run() -> str:
         return f"no evidence yet ({error.where} is missing): the run stopped before the gates"
     summary.show(found)
     folder = paths.RELEASE / f"{config.release.name}-{config.release.version}"
-    return f"{folder}" if folder.is_dir() else f"nothing is released at {folder}; read {paths.REPORT}/report.md"
+    if not folder.is_dir():
+        return f"nothing is released at {folder}; read {paths.REPORT}/report.md"
+    signature = ReleaseManifest.load(folder / "manifest.json", next="run `dvc repro`").signature
+    by = "signed by a development key" if "development" in signature else "not signed" if signature == "none" else "signed"
+    return f"{folder}, {by}"

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import tiny
 
+from release import signing
+
 
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -17,9 +19,19 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def bundle(parts: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Read only."""
-    return tiny.pack(parts, tmp_path_factory.mktemp("build") / "release")
+def signing_key(tmp_path_factory: pytest.TempPathFactory) -> signing.SigningKey:
+    return signing.open_key(tmp_path_factory.mktemp("keys") / "development.pem", development=True)
+
+
+@pytest.fixture(scope="session")
+def public_key(signing_key: signing.SigningKey, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return signing_key.write_public(tmp_path_factory.mktemp("public") / "development.pub")
+
+
+@pytest.fixture(scope="session")
+def bundle(parts: dict[str, Any], signing_key: signing.SigningKey, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Signed; read only."""
+    return tiny.pack(parts, tmp_path_factory.mktemp("build") / "release", key=signing_key)
 
 
 @pytest.fixture

@@ -17,12 +17,16 @@ SOURCE = [sys.executable, "-m", "fleet.main"]
 
 
 class Running:
-    """`serve` on a free port; `program` is how it is started, from the source tree unless told otherwise."""
+    """`serve` on a free port; `program` is how it is started, from the source tree unless told otherwise.
 
-    def __init__(self, bundle: Path, state: Path, *options: str, program: list[str] | None = None, cwd: Path = ROOT) -> None:
+    Without a `key` it takes the bundle unsigned.
+    """
+
+    def __init__(self, bundle: Path, state: Path, *options: str, key: Path | None = None, program: list[str] | None = None, cwd: Path = ROOT) -> None:
         self.bundle, self.state, self.program, self.cwd = bundle, state, program or SOURCE, cwd
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [*self.program, "serve", str(bundle), "--port", "0", "--state", str(state), "--json", *options]
+        command += ["--key", str(key)] if key else ["--allow-unsigned"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=self.environment)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()

@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def served(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.Served]:
-    with fleet.open(bundle, state=tmp_path_factory.mktemp("state")) as opened:
+def served(bundle: Path, public_key: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.Served]:
+    with fleet.open(bundle, state=tmp_path_factory.mktemp("state"), key=public_key) as opened:
         yield opened
 
 
@@ -34,17 +34,17 @@ def rows_of(bundle: Path) -> np.ndarray:
     return np.load(bundle / "warmup/rows.npz")["image"]
 
 
-def test_first_infer_equals_the_recorded_output_in_a_fresh_process(bundle: Path, tmp_path: Path) -> None:
+def test_first_infer_equals_the_recorded_output_in_a_fresh_process(bundle: Path, public_key: Path, tmp_path: Path) -> None:
     code = (
         "import sys, numpy as np, fleet\n"
-        "served = fleet.open(sys.argv[1], state=sys.argv[2])\n"
+        "served = fleet.open(sys.argv[1], state=sys.argv[2], key=sys.argv[3])\n"
         "rows = np.load(sys.argv[1] + '/warmup/rows.npz')['image']\n"
         "recorded = np.load(sys.argv[1] + '/targets/openvino-cpu/expected.npz')['logits']\n"
         "for index in range(len(rows)):\n"
         "    assert np.array_equal(served.infer({'image': rows[index:index + 1]})['logits'], recorded[index:index + 1]), index\n"
         "print(sorted(served.timings_ms))"
     )
-    run = subprocess.run([sys.executable, "-c", code, str(bundle), str(tmp_path)], capture_output=True, text=True, cwd=ROOT)
+    run = subprocess.run([sys.executable, "-c", code, str(bundle), str(tmp_path), str(public_key)], capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "['load', 'ready', 'verify', 'warm']"
 
@@ -85,8 +85,16 @@ def test_prepare(served: fleet.Served) -> None:
         served.prepare({"picture": picture[:4]})
 
 
+def test_a_bundle_that_nobody_vouches_for_is_not_opened(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="integrity only, origin unknown"):
+        fleet.open(bundle, state=tmp_path / "state")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        fleet.open(bundle, state=tmp_path / "state", key=tmp_path / "none.pub")
+    assert not (tmp_path / "state").exists()
+
+
 def test_labels_and_state(bundle: Path, tmp_path: Path) -> None:
-    with fleet.open(bundle, state=tmp_path) as opened:
+    with fleet.open(bundle, state=tmp_path, allow_unsigned=True) as opened:
         assert opened.labels == ("cat", "dog", "eel")
         found, _ = state.readiness(tmp_path, bundle)
         assert found is not None
@@ -98,7 +106,7 @@ def test_labels_and_state(bundle: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_written_into_the_bundle(served: fleet.Served, bundle: Path) -> None:
     served.prepare({"picture": np.zeros((8, 8), np.uint8)})
-    assert verify(bundle).manifest == served.manifest
+    assert verify(bundle, allow_unsigned=True).manifest == served.manifest
 
 
 def test_targets_that_do_not_fit_are_named_with_what_differs(bundle: Path, copy: Callable[[], Path], tmp_path: Path) -> None:
@@ -108,20 +116,20 @@ def test_targets_that_do_not_fit_are_named_with_what_differs(bundle: Path, copy:
     changed = copy()
     reseal(changed, foreign)
     with pytest.raises(TargetError, match=r"openvino-cpu: .*isa: built for avx2.*openvino: built for 2026\.3\.0"):
-        fleet.open(changed, state=tmp_path / "state")
+        fleet.open(changed, state=tmp_path / "state", allow_unsigned=True)
     assert not (tmp_path / "state").exists()
     with pytest.raises(TargetError, match=r"no such target(?s:.)*tensorrt-rtx"):
-        host.choose(verify(bundle).manifest, "tensorrt-rtx")
+        host.choose(verify(bundle, allow_unsigned=True).manifest, "tensorrt-rtx")
     reseal(changed, lambda manifest: manifest["targets"][0].update(target="vax-11"))
     with pytest.raises(TargetError, match="vax-11"):
-        fleet.open(changed, state=tmp_path / "state")
+        fleet.open(changed, state=tmp_path / "state", allow_unsigned=True)
 
 
 def test_concurrency_is_what_was_warmed(bundle: Path, tmp_path: Path, served: fleet.Served) -> None:
     assert served.session.concurrency == 2
     for concurrency in (0, 3):
         with pytest.raises(ConfigError, match="concurrent"):
-            fleet.open(bundle, state=tmp_path, concurrency=concurrency)
+            fleet.open(bundle, state=tmp_path, concurrency=concurrency, allow_unsigned=True)
 
 
 def test_an_output_that_is_not_the_recorded_one_never_gets_ready(parts: dict[str, Any], tmp_path: Path) -> None:
@@ -133,7 +141,7 @@ def test_an_output_that_is_not_the_recorded_one_never_gets_ready(parts: dict[str
     np.savez(warm / "expected.npz", logits=np.load(source / "expected.npz")["logits"] + 1.0)
     wrong = tiny.pack(parts, tmp_path / "release", warm={tiny.TARGET: warm})
     with pytest.raises(TrialError, match="not what was recorded"):
-        fleet.open(wrong, state=tmp_path / "state")
+        fleet.open(wrong, state=tmp_path / "state", allow_unsigned=True)
     assert not (tmp_path / "state").exists()
 
 
@@ -141,19 +149,19 @@ def test_records_that_do_not_belong_together(copy: Callable[[], Path], tmp_path:
     changed = copy()
     reseal(changed, lambda manifest: manifest["targets"][0].update(plan_sha256="0" * 64))
     with pytest.raises(Refused, match="plan_sha256"):
-        fleet.open(changed, state=tmp_path)
+        fleet.open(changed, state=tmp_path, allow_unsigned=True)
 
 
 def test_what_runs_is_what_was_verified(copy: Callable[[], Path]) -> None:
     """Files swapped between the check and the load are refused: no bytes but the verified ones are executed or deserialized."""
     for name in ("preprocess.py", "warmup/rows.npz", "targets/openvino-cpu/plan.json", "targets/openvino-cpu/engine.json", "labels.json"):
         changing = copy()
-        verified = verify(changing)
+        verified = verify(changing, allow_unsigned=True)
         (changing / name).write_text("raise SystemExit('executed')")
         with pytest.raises(Refused, match=Path(name).name):
             read_parts(verified, verified.manifest.targets[0])
     changing = copy()
-    read = read_parts(verify(changing), verify(changing).manifest.targets[0])
+    read = read_parts(verify(changing, allow_unsigned=True), verify(changing, allow_unsigned=True).manifest.targets[0])
     blob = changing / "targets/openvino-cpu/model.blob"
     content = bytearray(blob.read_bytes())
     content[len(content) // 2] ^= 1
@@ -169,7 +177,7 @@ def test_pickles_are_refused(copy: Callable[[], Path], tmp_path: Path) -> None:
     entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     reseal(changed, lambda manifest: manifest["files"].update({"warmup/rows.npz": entry}))
     with pytest.raises(Exception, match=r"rows\.npz") as caught:
-        fleet.open(changed, state=tmp_path)
+        fleet.open(changed, state=tmp_path, allow_unsigned=True)
     assert "pickle" in str(caught.value)
 
 

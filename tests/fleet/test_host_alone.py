@@ -1,8 +1,9 @@
-"""A serving host as it is meant to be: a copied bundle, qwarm.pyz, Python, numpy and OpenVINO; none of this repository."""
+"""A serving host as it is meant to be: a copied bundle, its public key, qwarm.pyz, Python, numpy, OpenVINO, cryptography; no repository."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,18 +18,21 @@ from serving import ROOT, Running
 from release import pyz
 
 SITE = Path(str(openvino.__file__)).parents[1]
+PACKAGES = ("numpy", "numpy.libs", "openvino", "openvino.libs", "cryptography", "cffi", "_cffi_backend")
+"""What `pip install numpy openvino cryptography` needs of site-packages."""
 
 
 @pytest.fixture(scope="module")
-def folder(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the bundle, qwarm.pyz and an environment whose site-packages link to numpy and OpenVINO alone."""
+def folder(bundle: Path, public_key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the bundle, the key, qwarm.pyz and an environment whose site-packages link to what its README names alone."""
     place = tmp_path_factory.mktemp("host")
     shutil.copytree(bundle, place / "tiny-0.0.1")
+    shutil.copy(public_key, place / "development.pub")
     pyz.write(place / "qwarm.pyz", ROOT)
     venv.create(place / "env", with_pip=False, symlinks=True)
     site = place / "env/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     for path in SITE.iterdir():
-        if path.name.partition("-")[0] in ("numpy", "numpy.libs", "openvino", "openvino.libs"):
+        if re.split(r"-|\.cpython", path.name)[0] in PACKAGES:
             (site / path.name).symlink_to(path)
     return place
 
@@ -37,11 +41,12 @@ def test_verify_warm_serve_ready(folder: Path, tmp_path: Path) -> None:
     program = [str(folder / "env/bin/python"), str(folder / "qwarm.pyz")]
     lacking = subprocess.run([program[0], "-c", "import onnx"], capture_output=True, text=True)
     assert "No module named 'onnx'" in lacking.stderr
-    server = Running(folder / "tiny-0.0.1", tmp_path / "state", program=program, cwd=tmp_path)
+    server = Running(folder / "tiny-0.0.1", tmp_path / "state", key=folder / "development.pub", program=program, cwd=tmp_path)
     try:
-        verified = server.command("verify", str(folder / "tiny-0.0.1"))
+        verified = server.command("verify", str(folder / "tiny-0.0.1"), "--key", str(folder / "development.pub"))
         assert verified.returncode == 0, verified.stderr
-        assert "integrity only, origin unknown" in verified.stdout
+        assert "by development.pub" in verified.stdout
+        assert server.command("verify", str(folder / "tiny-0.0.1")).returncode == 3
         told = server.wait_ready()
         assert told["timings_ms"]["ready"] > 0
         rows, recorded = (np.load(folder / "tiny-0.0.1" / name) for name in ("warmup/rows.npz", "targets/openvino-cpu/expected.npz"))
@@ -62,6 +67,8 @@ def test_warm_measures_in_fresh_processes(folder: Path, tmp_path: Path) -> None:
         str(folder / "qwarm.pyz"),
         "warm",
         str(folder / "tiny-0.0.1"),
+        "--key",
+        str(folder / "development.pub"),
         "--json",
         "--runs",
         "2",
@@ -86,4 +93,9 @@ def test_warm_refuses_what_verify_refuses(folder: Path, tmp_path: Path) -> None:
     run = subprocess.run([str(folder / "env/bin/python"), str(folder / "qwarm.pyz"), "warm", str(broken)], capture_output=True, text=True)
     assert run.returncode == 3
     assert "labels.json" in run.stderr
+    run = subprocess.run(
+        [str(folder / "env/bin/python"), str(folder / "qwarm.pyz"), "warm", str(folder / "tiny-0.0.1")], capture_output=True, text=True
+    )
+    assert run.returncode == 3
+    assert "integrity only, origin unknown" in run.stderr
     assert "Traceback" not in run.stderr

@@ -329,7 +329,10 @@ def test_a_changed_bundle_is_never_served(copy: Callable[[], Path], tmp_path: Pa
     content[-1] ^= 1
     blob.write_bytes(content)
     run = subprocess.run(
-        [*SOURCE, "serve", str(broken), "--port", "0", "--state", str(tmp_path / "state")], capture_output=True, text=True, timeout=60
+        [*SOURCE, "serve", str(broken), "--allow-unsigned", "--port", "0", "--state", str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert run.returncode == 3
     assert "model.blob" in run.stderr
@@ -338,6 +341,6 @@ def test_a_changed_bundle_is_never_served(copy: Callable[[], Path], tmp_path: Pa
 
 
 def test_a_port_in_use(running: Running, bundle: Path, tmp_path: Path) -> None:
-    run = running.command("serve", str(bundle), "--port", str(running.port), "--state", str(tmp_path), "--json")
+    run = running.command("serve", str(bundle), "--allow-unsigned", "--port", str(running.port), "--state", str(tmp_path), "--json")
     assert run.returncode == 2
     assert str(running.port) in json.loads(run.stdout)["where"]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fleet.main import main
-from fleet.verify import path_fault, verify
+from fleet.manifest import path_fault
+from fleet.verify import verify
 from pipeline.errors import ConfigError, Refused
 
 BLOB = "targets/openvino-cpu/model.blob"
@@ -31,27 +32,29 @@ def write_manifest(bundle: Path, content: bytes) -> None:
     (bundle / "manifest.sha256").write_text(f"{hashlib.sha256(content).hexdigest()}  manifest.json\n")
 
 
-def refusal(bundle: Path, **options: Any) -> str:
+def refusal(bundle: Path, key: Path | None = None) -> str:
+    """Why `verify` refuses; without a key, as a host that takes unsigned bundles."""
     with pytest.raises(Refused) as caught:
-        verify(bundle, **options)
+        verify(bundle, key, allow_unsigned=key is None)
     assert caught.value.exit_code == 3
     return str(caught.value)
 
 
 def test_intact(bundle: Path) -> None:
-    verified = verify(bundle)
+    verified = verify(bundle, allow_unsigned=True)
     assert verified.digest == hashlib.sha256((bundle / "manifest.json").read_bytes()).hexdigest()
     assert verified.origin == "integrity only, origin unknown"
     assert (verified.manifest.name, verified.manifest.version) == ("tiny", "0.0.1")
-    listed = {path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()} - {"manifest.json", "manifest.sha256"}
+    listed = {path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()}
+    listed -= {"manifest.json", "manifest.sha256", "signature.sigstore.json"}
     assert set(verified.manifest.files) == listed
 
 
-def test_one_flipped_byte_in_every_file(copy: Copy) -> None:
+def test_one_flipped_byte_in_every_file(copy: Copy, public_key: Path) -> None:
     broken = copy()
     names = sorted(path.relative_to(broken).as_posix() for path in broken.rglob("*") if path.is_file())
     assert BLOB in names
-    assert len(names) == 11
+    assert len(names) == 12
     for name in names:
         path = broken / name
         original = path.read_bytes()
@@ -59,9 +62,11 @@ def test_one_flipped_byte_in_every_file(copy: Copy) -> None:
             changed = bytearray(original)
             changed[position] ^= 1
             path.write_bytes(changed)
-            assert name in refusal(broken), f"byte {position} of {name}"
+            assert name in refusal(broken, public_key), f"byte {position} of {name}"
+            if name != "signature.sigstore.json":
+                assert name in refusal(broken), f"byte {position} of {name}"
         path.write_bytes(original)
-    verify(broken)
+    verify(broken, public_key)
 
 
 def test_every_problem_is_named_at_once(copy: Copy) -> None:
@@ -109,7 +114,7 @@ def test_a_linked_folder_inside(copy: Copy, tmp_path: Path) -> None:
 
 def test_a_link_to_the_bundle_is_how_fleets_switch(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "current").symlink_to(bundle)
-    assert verify(tmp_path / "current").folder == bundle.resolve()
+    assert verify(tmp_path / "current", allow_unsigned=True).folder == bundle.resolve()
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256"])
@@ -151,6 +156,7 @@ def test_manifest_of_a_newer_schema(copy: Copy) -> None:
         ("", "canonical"),
         ("a\nb", "unprintable"),
         ("manifest.json", "itself"),
+        ("signature.sigstore.json", "itself"),
     ],
 )
 def test_escaping_paths(copy: Copy, path: str, fault: str) -> None:
@@ -169,17 +175,9 @@ def test_what_a_host_needs_must_be_listed(copy: Copy) -> None:
     assert "preprocess.py" in refusal(broken)
 
 
-def test_keys_and_signatures(copy: Copy, tmp_path: Path) -> None:
-    (tmp_path / "key.pub").write_text("a key")
-    signed = copy()
-    assert "no signature to check" in refusal(signed, key=tmp_path / "key.pub")
-    reseal(signed, lambda manifest: manifest.update(signature="sigstore"))
-    assert "cannot check the bundle's signature" in refusal(signed)
-
-
 def test_read_checks_again(copy: Copy) -> None:
     changing = copy()
-    verified = verify(changing)
+    verified = verify(changing, allow_unsigned=True)
     (changing / "preprocess.py").write_text("raise SystemExit('not what was verified')")
     with pytest.raises(Refused, match=r"preprocess\.py"):
         verified.read("preprocess.py")
@@ -200,20 +198,30 @@ def test_no_bundle(tmp_path: Path) -> None:
     assert "manifest.json" in refusal(tmp_path)
 
 
-def test_command(bundle: Path, copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(bundle)]) == 0
+def test_command(bundle: Path, public_key: Path, copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = ["--key", str(public_key)]
+    assert main(["verify", str(bundle)]) == 3
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "integrity only, origin unknown" in streams.err
+    assert main(["verify", str(bundle), "--allow-unsigned"]) == 0
     assert "integrity only, origin unknown" in capsys.readouterr().out
-    assert main(["verify", str(bundle), "--json"]) == 0
+    assert main(["verify", str(bundle), *key]) == 0
+    assert "signed (openssf-model-signing, development key) by development.pub" in capsys.readouterr().out
+    assert main(["verify", str(bundle), "--json", *key]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["verified"]
     assert answer["targets"] == {"openvino-cpu": "PASS"}
     broken = copy()
     (broken / "labels.json").write_text("[]")
-    assert main(["verify", str(broken)]) == 3
+    assert main(["verify", str(broken), *key]) == 3
     streams = capsys.readouterr()
     assert streams.out == ""
     assert streams.err.count("labels.json") == 1
-    assert main(["verify", str(broken), "--json"]) == 3
+    assert main(["verify", str(broken), "--json", *key]) == 3
     assert "labels.json" in json.loads(capsys.readouterr().out)["got"]
     assert main(["verify", str(tmp_path / "nothing")]) == 2
-    assert main(["verify", str(bundle), "--key", "x.pub"]) == 3
+    assert main(["verify", str(bundle), "--key", str(tmp_path / "x.pub")]) == 2
+    with pytest.raises(SystemExit) as usage:
+        main(["verify", str(bundle), *key, "--allow-unsigned"])
+    assert usage.value.code == 2
