@@ -90,7 +90,8 @@ def test_warm_measures_in_fresh_processes(folder: Path, tmp_path: Path) -> None:
 def test_warm_refuses_what_verify_refuses(folder: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(folder / "tiny-0.0.1", tmp_path / "broken"))
     (broken / "labels.json").write_text("[]")
-    run = subprocess.run([str(folder / "env/bin/python"), str(folder / "qwarm.pyz"), "warm", str(broken)], capture_output=True, text=True)
+    program = [str(folder / "env/bin/python"), str(folder / "qwarm.pyz"), "warm"]
+    run = subprocess.run([*program, str(broken)], capture_output=True, text=True)
     assert run.returncode == 3
     assert "labels.json" in run.stderr
     run = subprocess.run(

@@ -328,12 +328,8 @@ def test_a_changed_bundle_is_never_served(copy: Callable[[], Path], tmp_path: Pa
     content = bytearray(blob.read_bytes())
     content[-1] ^= 1
     blob.write_bytes(content)
-    run = subprocess.run(
-        [*SOURCE, "serve", str(broken), "--allow-unsigned", "--port", "0", "--state", str(tmp_path / "state")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [*SOURCE, "serve", str(broken), "--allow-unsigned", "--port", "0", "--state", str(tmp_path / "state")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 3
     assert "model.blob" in run.stderr
     assert run.stdout == ""
