@@ -93,6 +93,11 @@ class Session(abc.ABC):
         """What the runtime says it really uses (threads, streams, precision), read back from it."""
         return {}
 
+    @property
+    def cache_hits(self) -> dict[str, int]:
+        """Hits of the runtime's own caches since it was opened, by cache; empty where it has none or does not tell."""
+        return {}
+
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """`{"image": (N, C, H, W)}` to `{"logits": (N, classes)}`.
 

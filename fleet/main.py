@@ -58,6 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: %(default)s)")
     serve.add_argument("--concurrency", type=positive, help="requests inside the engine at once (default, and most: what the plan warms)")
     serve.add_argument("--queue", type=int, default=64, help="requests that may wait; more get 503 (default: %(default)s)")
+    serve.add_argument("--connections", type=positive, default=256, help="open connections that are served at once (default: %(default)s)")
+    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="debug logs each request (default: info)")
     serve.add_argument("--drain-seconds", type=float, default=30.0, help="most time for running requests after SIGTERM (default: %(default)s)")
 
     ready = command("ready", run_ready, "Exit 0 while a warm process lives", "a bundle that it must have open (optional)")
@@ -136,6 +138,7 @@ def run_warm(arguments: argparse.Namespace) -> int:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Until SIGTERM."""
+    from fleet.logs import Log
     from fleet.serve import serve
 
     def ready(served: Any, address: str) -> None:
@@ -158,7 +161,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
         key=arguments.key,
         allow_unsigned=arguments.allow_unsigned,
         queue=max(0, arguments.queue),
+        connections=arguments.connections,
         drain_seconds=arguments.drain_seconds,
+        log=Log(arguments.log_level),
         ready=ready,
     )
     return 0
@@ -209,7 +214,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     if arguments.json:
         print(json.dumps(fault.as_json(), sort_keys=True), flush=True)
-    else:
+    if arguments.command == "serve":
+        from fleet.logs import Log
+
+        Log().error("failed", **fault.as_json())
+    elif not arguments.json:
         log(f"error: {fault}")
     return fault.exit_code
 

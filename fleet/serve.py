@@ -6,23 +6,18 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fleet import host
+from fleet.logs import Log
 from fleet.server import Server
 from fleet.verify import verify
 from pipeline.errors import QwarmError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-def log(line: str) -> None:
-    """One line on standard error."""
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -64,22 +59,26 @@ def serve(
     key: str | os.PathLike[str] | None = None,
     allow_unsigned: bool = False,
     queue: int = 64,
+    connections: int = 256,
     drain_seconds: float = 30.0,
+    log: Log | None = None,
     ready: Callable[[host.Served, str], None],
 ) -> None:
     """Answer until SIGTERM or SIGINT; must be called in the main thread.
 
     The server listens before the bundle is verified, so that `live` tells loading from dead. `ready(served, url)` is called
     once, when the state in folder `state` says so. `queue`: requests that may wait beyond those the engine runs at once.
+    `connections`: open ones that are served; see `Server`.
     A signal that comes before the engine is warm ends the process at once with exit code 0.
 
     Raises what `fleet.open` raises, ConfigError when it cannot listen, QwarmError when requests outlast `drain_seconds`.
     """
+    log = log or Log()
     stopping, loading = threading.Event(), True
 
     def stop() -> None:
         if loading:  # no request was taken and no state written; unwinding would wait for the warm-up's threads
-            log("stopped before the engine was warm")
+            log.info("stopped", reason="before the engine was warm")
             os._exit(0)
         stopping.set()
 
@@ -87,24 +86,24 @@ def serve(
     served: host.Served | None = None
     with on_stop_signal(stop):
         try:
-            server = Server(*address, places=queue, log=log)
+            server = Server(*address, places=queue, connections=connections, log=log)
             server.start()
-            log(f"live at {server.address}; verifying, loading and warming {bundle}")
+            log.info("live", address=server.address, bundle=str(bundle), next="verify, load, warm")
             start = time.perf_counter()
             verified = verify(bundle, key, allow_unsigned=allow_unsigned)
             server.manifest = verified.manifest
             served = host.load(verified, target=target, concurrency=concurrency, verify_ms=(time.perf_counter() - start) * 1000.0)
             loading = False
-            server.places = queue + served.session.concurrency
-            server.served = served
+            server.serve_warm(served)
             served.announce(state, server.address)
+            log.info("ready", address=server.address, target=served.target, origin=verified.origin, timings_ms=served.timings_ms)
             ready(served, server.address)
             stopping.wait()
             served.withdraw()
-            log("draining: no new connections; running requests are finished")
+            log.info("draining", seconds=drain_seconds)
             if not server.drain(drain_seconds):
                 raise QwarmError("Requests were still running when the time to drain was over", where=server.address, expected=f"{drain_seconds:g} s")
-            log("drained")
+            log.info("drained")
         finally:
             loading = False
             if server is not None and not server.draining:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,32 @@ class Running:
         command = [*self.program, "serve", str(bundle), "--port", "0", "--state", str(state), "--json", *options]
         command += ["--key", str(key)] if key else ["--allow-unsigned"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=self.environment)
+        self.logs: list[dict[str, Any]] = []
+        """What it logged so far; a line that is no JSON object fails the test that reads it."""
+        self.reader = threading.Thread(target=self.read_logs, daemon=True)
+        self.reader.start()
+        until(lambda: self.events("live") or self.process.poll() is not None)
+        [live] = self.events("live")
+        address = urlsplit(live["address"])
+        self.host, self.port = str(address.hostname), int(address.port or 0)
+
+    def read_logs(self) -> None:
         assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        assert "live at http://" in line, line + self.process.stderr.read()
-        address = line.split("live at ")[1].split(";")[0]
-        self.host, self.port = str(urlsplit(address).hostname), int(urlsplit(address).port or 0)
+        for line in self.process.stderr:
+            try:
+                self.logs.append(dict(json.loads(line)))
+            except ValueError:
+                self.logs.append({"event": "not JSON", "line": line})
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Logged lines of one event."""
+        return [line for line in list(self.logs) if line["event"] == event]
 
     def wait_ready(self) -> dict[str, Any]:
         """What it prints once it is warm."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, self.process.communicate()[1]
+        assert line, self.logs
         return dict(json.loads(line))
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -65,11 +81,15 @@ class Running:
     def stop(self, seconds: float = 30.0) -> int:
         """SIGTERM, and the exit code."""
         self.process.terminate()
-        return self.process.wait(seconds)
+        code = self.process.wait(seconds)
+        self.reader.join(seconds)
+        assert self.events("not JSON") == []
+        return code
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self.reader.join(10)
 
 
 def until(condition: Any, seconds: float = 30.0) -> None:
