@@ -213,8 +213,18 @@ def overhead(address: tuple[str, int], rows: Rows, served: fleet.Served, pairs: 
     }
 
 
-def counted(address: tuple[str, int]) -> dict[str, int]:
-    """What the server itself counted: infer requests by status, from /metrics."""
+def counted(address: tuple[str, int], answered: int) -> dict[str, int]:
+    """What the server itself counted: infer requests by status, from /metrics; it counts once an answer is out, so a moment late."""
+    for _ in range(20):
+        found = scrape(address)
+        if sum(found.values()) == answered:
+            break
+        time.sleep(0.05)
+    return found
+
+
+def scrape(address: tuple[str, int]) -> dict[str, int]:
+    """Infer requests by status."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
@@ -286,7 +296,7 @@ def main() -> int:
                 report: dict[str, Any] = {
                     "name": served.manifest.name, "version": served.manifest.version, "manifest_sha256": served.parts.verified.digest,
                     "target": served.target, "origin": served.parts.verified.origin, "machine": machine_facts(),
-                    "concurrency": served.session.concurrency, "load": loaded, "overhead": extra, "counted": counted(address),
+                    "concurrency": served.session.concurrency, "load": loaded, "overhead": extra, "counted": counted(address, loaded["answered"] + extra["answered"]),
                 }  # fmt: skip
     except QwarmError as error:
         print(f"error: {error}", file=sys.stderr)

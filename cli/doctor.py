@@ -13,7 +13,7 @@ from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from pipeline.platforms import machine_facts, package_version
 
-TOOLS = ("torch", "onnx", "onnxruntime-gpu", "nvidia-modelopt", "openvino", "datasets", "dvc")
+TOOLS = ("torch", "onnx", "onnxruntime-gpu", "nvidia-modelopt", "openvino", "datasets", "dvc", "model-signing", "cryptography")
 FREE_GB_WANTED = 2
 
 

@@ -71,7 +71,7 @@ class Connection(BaseHTTPRequestHandler):
         self.reader = TimedReader(self.connection)
         self.rfile = io.BufferedReader(self.reader, 1 << 16)
         self.answer_buffer = self.wfile = io.BytesIO()
-        self.crowded = self.server.crowded
+        self.crowded = self.server.beyond(self.request)
 
     def handle_one_request(self) -> None:
         """Wait for a first byte, then count the request as running until its answer is out."""

@@ -49,6 +49,7 @@ class Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._accepting: threading.Thread | None = None
         self._running = self._inside = self._open = 0
+        self._beyond: set[Any] = set()
         self._last_ended = 0.0
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -97,6 +98,8 @@ class Server(ThreadingHTTPServer):
         with self._lock:
             taken = self._open < self.connections + PROBES
             self._open += taken
+            if taken and self._open > self.connections:
+                self._beyond.add(request)
         if not taken:
             self.metrics.count("qwarm_connection_rejections_total")
             self.shutdown_request(request)
@@ -104,24 +107,24 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._closed()
+            self._closed(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._closed()
+            self._closed(request)
 
-    def _closed(self) -> None:
+    def _closed(self, request: Any) -> None:
         with self._lock:
             self._open -= 1
+            self._beyond.discard(request)
 
-    @property
-    def crowded(self) -> bool:
-        """Whether more connections are open than are served."""
+    def beyond(self, request: Any) -> bool:
+        """Whether a connection was taken beyond the limit."""
         with self._lock:
-            return self._open > self.connections
+            return request in self._beyond
 
     def answered(self, connection: Connection, status: int, seconds: float) -> None:
         """Count a request that was answered, and log it: at debug when all was well."""

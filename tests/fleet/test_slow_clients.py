@@ -138,6 +138,17 @@ def test_a_crowd_is_told_so_and_probes_pass(server: Server) -> None:
         assert rest(idle[0]).startswith(b"HTTP/1.1 200 ")
 
 
+def test_a_burst_is_served_up_to_the_limit(server: Server) -> None:
+    """Who came within the limit is served, however many came right after."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(server)) for _ in range(5)]
+        for client in clients:
+            client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        answers = [client.recv(65536) for client in clients]
+        assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+        assert [b"Connection: close" in answer for answer in answers] == [False] * 3 + [True] * 2
+
+
 def test_threads_do_not_grow_with_connections(server: Server) -> None:
     before = threading.active_count()
     with contextlib.ExitStack() as stack:

@@ -70,6 +70,7 @@ def affected(parameter: str = "", file: str = "") -> set[str]:
         ("platforms/${key}.json:machine_id", FROM_WARM),
         ("gates.max_drop", {"validate", "gate", "report", "release"}),
         ("release.version", {"report", "release"}),
+        ("release.sign", {"report", "release"}),
     ],
 )
 def test_a_parameter_re_runs_these_stages_and_no_other(parameter: str, stages: set[str]) -> None:
@@ -112,3 +113,13 @@ def test_every_out_is_ignored_by_a_hand_written_line() -> None:
         for key in ("outs", "metrics"):
             for out in paths(entry.get(key, [])):
                 assert any(overlap(out, line) for line in ignored), out
+
+
+def test_the_private_key_is_no_dependency_and_in_no_out() -> None:
+    """It would re-run the release, or go into DVC's cache and from there to a remote."""
+    key = yaml.safe_load((ROOT / "params.yaml").read_text())["release"]["sign"]["key"]
+    for entry in entries().values():
+        for name in ("deps", "outs", "metrics"):
+            for path in paths(entry.get(name, [])):
+                assert not overlap(path, key), path
+    assert any(overlap(key, line.strip("/\n")) for line in (ROOT / ".gitignore").read_text().splitlines() if line.startswith("/"))
