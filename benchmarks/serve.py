@@ -293,10 +293,11 @@ def main() -> int:
             with serving(bundle, origin) as address:
                 loaded = load(address, rows, arguments.clients, arguments.seconds)
                 extra = overhead(address, rows, served, arguments.pairs, max(arguments.seconds, 5.0))
+                seen = counted(address, loaded["answered"] + extra["answered"])
                 report: dict[str, Any] = {
                     "name": served.manifest.name, "version": served.manifest.version, "manifest_sha256": served.parts.verified.digest,
                     "target": served.target, "origin": served.parts.verified.origin, "machine": machine_facts(),
-                    "concurrency": served.session.concurrency, "load": loaded, "overhead": extra, "counted": counted(address, loaded["answered"] + extra["answered"]),
+                    "concurrency": served.session.concurrency, "load": loaded, "overhead": extra, "counted": seen,
                 }  # fmt: skip
     except QwarmError as error:
         print(f"error: {error}", file=sys.stderr)
