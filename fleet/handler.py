@@ -47,6 +47,8 @@ class Handler(Connection):
         except (TimeoutError, ConnectionError):
             raise
         except Exception as error:  # a fault of ours: the client learns that, the log learns which
+            if self.answered:
+                raise
             self.server.log.error("fault", method=method, path=self.path[:200], fault=f"{type(error).__name__}: {error}")
             self.send_problem(Problem(500, "internal error; the server's log says more"))
 
@@ -57,7 +59,7 @@ class Handler(Connection):
         self.route = action = self.action(path)
         allowed = "POST" if action == "infer" else "GET"
         if method != allowed:
-            raise Problem(405, f"{self.path} takes {allowed}", {"Allow": allowed})
+            raise Problem(405, f"{self.path[:200]} takes {allowed}", {"Allow": allowed})
         if action == "infer":
             return self.infer()
         if self.unread:
@@ -85,16 +87,16 @@ class Handler(Connection):
             case ["v2", "models", name, *rest]:
                 manifest = self.server.manifest or self.warm().manifest
                 if name != manifest.name:
-                    raise Problem(404, f"unknown model {name!r}: this server has {manifest.name!r}")
+                    raise Problem(404, f"unknown model {name[:200]!r}: this server has {manifest.name!r}")
                 if rest[:1] == ["versions"] and len(rest) > 1:
                     if rest[1] != manifest.version:
-                        raise Problem(404, f"unknown version {rest[1]!r}: this server has {manifest.version!r}")
+                        raise Problem(404, f"unknown version {rest[1][:200]!r}: this server has {manifest.version!r}")
                     rest = rest[2:]
                 if not rest:
                     return "model"
                 if rest in (["ready"], ["infer"]):
                     return rest[0]
-        raise Problem(404, f"no such path: {self.path}")
+        raise Problem(404, f"no such path: {self.path[:200]}")
 
     def warm(self) -> Served:
         """The warm engine; raises 503 before there is one."""
