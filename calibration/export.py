@@ -14,13 +14,14 @@ import numpy as np
 
 from calibration.checkpoint import load_module
 from calibration.graph import nodes_that_fix, tidy
-from calibration.parity import compare, fit, not_followed, points, run_checked
+from calibration.parity import compare, not_followed, points, run_checked
 from calibration.runtime import run_session, session
 from pipeline.config import ModelConfig
 from pipeline.digests import sha256_bytes, sha256_file
 from pipeline.errors import ModelError
 from pipeline.files import replacing_folder
 from pipeline.macs import macs_by_node
+from pipeline.padding import cut, fit, grow, paddable_axes
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Parity
 from pipeline.tensors import AxisRange, Batch, TensorSpec

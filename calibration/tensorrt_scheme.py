@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import calibration
-from calibration.parity import fit, sqnr_db
+from calibration.parity import sqnr_db
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
 from calibration.runtime import run_session, session
 from calibration.safe_names import hide, name_nodes, restore
 from pipeline.digests import sha256_bytes, sha256_file
 from pipeline.errors import QuantizeError, RangeError, disk_error
 from pipeline.files import replacing_folder
+from pipeline.padding import fit
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
 from pipeline.tensors import Batch
