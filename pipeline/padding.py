@@ -60,6 +60,11 @@ def stack(
 
     `names` say in an error which row it was ("row 0000012"). Raises `error` for rows whose shapes differ along any other axis.
     """
+    for spec in specs:
+        for row, name in zip(rows, names, strict=True):
+            if row[spec.name].ndim != len(spec.shape) - 1:
+                where, got = f"{name}, input {spec.name}", str(list(row[spec.name].shape))
+                raise error("A row has the wrong rank", where=where, expected=f"shape {list(spec.shape[1:])}", got=got)
     paddable = paddable_axes(specs)
     longest = {axis: shapes[axis].min for axis in paddable if axis in shapes}
     for spec in specs:
