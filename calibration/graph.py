@@ -16,7 +16,24 @@ if TYPE_CHECKING:
 SCOPES = "pkg.torch.onnx.name_scopes"
 """Where torch's exporter writes the module path of a node: `['', 'stem', 'stem.norm', 'batch_norm']`."""
 PASSES_ON = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Min", "Max", "Where", "Cast", "Identity", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Transpose", "Slice", "Concat"}
+    {
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Min",
+        "Max",
+        "Where",
+        "Cast",
+        "Identity",
+        "Reshape",
+        "Expand",
+        "Unsqueeze",
+        "Squeeze",
+        "Transpose",
+        "Slice",
+        "Concat",
+    }
 )
 """Operators between an attention mask and the Softmax that turns its minus infinity (or -3.4e38) into zero."""
 

@@ -135,7 +135,11 @@ class _InputWatch:
                 )
 
     def warnings(self, rows: int) -> list[str]:
-        return [f"input {name}: {count} of {rows} rows hold one single value" for name, count in sorted(self.flat.items()) if count and name not in self.masks]
+        return [
+            f"input {name}: {count} of {rows} rows hold one single value"
+            for name, count in sorted(self.flat.items())
+            if count and name not in self.masks
+        ]
 
 
 def _mask_warning(masked: Collection[str]) -> list[str]:

@@ -51,7 +51,8 @@ def quantize(
     modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
     result, with zero points, finiteness and counts. `search_rows` `{input: (n, ...)}` then measure the Q/DQ graph against
     the float graph, both in ONNX Runtime exactly as written (its optimizer can break a valid Q/DQ model; what is deployed is
-    judged later, in its own runtime). `classes`: the first output holds class scores, so that agreement means something. Raises RangeError for ranges of another model, QuantizeError for everything else.
+    judged later, in its own runtime). `classes`: the first output holds class scores, so that agreement means something.
+    Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
     steps = 3
     if sha256_file(float_model) != exported.onnx_sha256 or ranges.onnx_sha256 != exported.onnx_sha256:

@@ -50,17 +50,19 @@ def measure(
         for name, array in outputs.items():
             _check_finite(array, side, name)
     decibels = {name: _sqnr_db(reference[name], engine[name], name) for name in reference}
-    expected, got = (outputs[first].argmax(axis=1) if classes else np.zeros(rows) for outputs in (reference, engine))
-    shared = {
+    chosen, rechosen = (outputs[first].argmax(axis=1) if classes else np.zeros(rows) for outputs in (reference, engine))
+    shared: dict[str, Any] = {
         "metric": metric,
         "validation_rows": rows,
         "validation_root": validation_root,
-        "agreement": int((expected == got).sum()) / rows if classes else None,
+        "agreement": int((chosen == rechosen).sum()) / rows if classes else None,
         "sqnr_db": min((value for value in decibels.values() if value is not None), default=None),
         "sqnr_db_by_output": decibels,
     }
     if function is None:
-        return _right_or_wrong(expected == labels, got == labels, shared)
+        if labels is None:
+            raise DataError("There are no labels to be right about", where="validation rows", expected="class indices (N,)", got="no label column")
+        return _right_or_wrong(np.equal(chosen, labels), np.equal(rechosen, labels), shared)
     scored = own.compare(function, metric, reference, engine, labels, rows)
     if scored.right is not None:
         return _right_or_wrong(*scored.right, shared)

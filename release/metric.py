@@ -156,5 +156,9 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 def _wrong(name: str, expected: str, got: str) -> DataError:
     return DataError(
-        "The metric cannot be used", where=f"gates.metric {name}", expected=expected, got=got, next="correct the function, or gates.metric in params.yaml"
+        "The metric cannot be used",
+        where=f"gates.metric {name}",
+        expected=expected,
+        got=got,
+        next="correct the function, or gates.metric in params.yaml",
     )

@@ -28,7 +28,9 @@ def figure_text(check: Check) -> str:
     """The figure in the check's own unit."""
     if check.figure is None:
         return "-"
-    return {"fraction": f"{100 * check.figure:.2f} %", "ms": f"{check.figure:.2f} ms", "score": f"{check.figure:.4g}"}.get(check.unit, f"{check.figure:.2f}x")
+    return {"fraction": f"{100 * check.figure:.2f} %", "ms": f"{check.figure:.2f} ms", "score": f"{check.figure:.4g}"}.get(
+        check.unit, f"{check.figure:.2f}x"
+    )
 
 
 def limit_text(check: Check) -> str:

@@ -70,9 +70,7 @@ def other_sizes(
         ladders[axis] = sorted(set((shapes or {}).get(axis, ())) or {allowed.min, allowed.opt, allowed.max})
         if not allowed.min <= ladders[axis][0] <= ladders[axis][-1] <= allowed.max:
             expected = f"each {allowed.min} to {allowed.max}"
-            raise ConfigError(
-                "A warm-up plan cannot be made", where=f"params.yaml: warmup.shapes.{axis}", expected=expected, got=str(ladders[axis])
-            )
+            raise ConfigError("A warm-up plan cannot be made", where=f"params.yaml: warmup.shapes.{axis}", expected=expected, got=str(ladders[axis]))
     typical = {axis: next((size for size in ladders[axis] if size >= ranges[axis].opt), ladders[axis][-1]) for axis in axes}
     found = [dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*(ladders[axis] for axis in axes))]
     return sorted(found, key=lambda sizes: (sizes == typical, -math.prod(sizes.values())))

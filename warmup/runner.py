@@ -52,7 +52,8 @@ def record(session: Session, rows: Batch, shapes: Mapping[str, Sequence[int]] | 
     """
     engine = session.engine
     axis, count = batch_axis(engine.inputs), len(next(iter(rows.values())))
-    smallest, recorded = engine.shapes[axis].min, {}
+    smallest = engine.shapes[axis].min
+    recorded: dict[str, np.ndarray] = {}
     for sizes in other_sizes(engine.inputs, engine.shapes, shapes):
         fitted = fit(rows, engine.inputs, {**sizes, axis: count})
         alone = [session.run({name: np.repeat(array[index : index + 1], smallest, 0) for name, array in fitted.items()}) for index in range(count)]

@@ -18,8 +18,8 @@ from calibration.graph import nodes_that_fix
 from calibration.parity import compare, points
 from pipeline.config import ModelConfig
 from pipeline.errors import ModelError
-from pipeline.records import ExportedModel
 from pipeline.padding import fit
+from pipeline.records import ExportedModel
 from pipeline.tensors import AxisRange, Batch, TensorSpec
 
 Make = Callable[..., ModelConfig]

@@ -95,7 +95,9 @@ def entries(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def parameters(entry: dict[str, Any]) -> list[str]:
-    listed = [item if isinstance(item, str) else {file: keys for file, keys in item.items() if file != "qwarm.json"} for item in entry.get("params", [])]
+    listed = [
+        item if isinstance(item, str) else {file: keys for file, keys in item.items() if file != "qwarm.json"} for item in entry.get("params", [])
+    ]
     return [str(item) for item in listed if item]
 
 

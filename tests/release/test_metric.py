@@ -16,7 +16,10 @@ ROOT = "ab" * 32
 ROWS = 400
 RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.standard_normal(ROWS)
-REFERENCE = {"amount": (LABELS + 0.1 * RANDOM.standard_normal(ROWS))[:, None].astype(np.float32), "extra": RANDOM.random((ROWS, 3)).astype(np.float32)}
+REFERENCE = {
+    "amount": (LABELS + 0.1 * RANDOM.standard_normal(ROWS))[:, None].astype(np.float32),
+    "extra": RANDOM.random((ROWS, 3)).astype(np.float32),
+}
 ENGINE = {name: array + np.float32(0.02) * RANDOM.standard_normal(array.shape).astype(np.float32) for name, array in REFERENCE.items()}
 
 
@@ -94,7 +97,7 @@ def test_no_difference_is_not_certainty(function: Any) -> None:
     assert metric.NO_DIFFERENCE in found.method
 
 
-def raises(outputs: dict[str, np.ndarray], labels: np.ndarray) -> float:
+def raises(_outputs: dict[str, np.ndarray], _labels: np.ndarray) -> float:
     raise RuntimeError("no such table")
 
 
@@ -107,15 +110,15 @@ def scribbles(outputs: dict[str, np.ndarray], labels: np.ndarray) -> np.ndarray:
     ("function", "says"),
     [
         (raises, "RuntimeError: no such table"),
-        (lambda outputs, labels: outputs["logits"].mean(), "(?s)one of the model's outputs: amount, extra.*KeyError: 'logits'"),
-        (lambda outputs, labels: float("nan"), "(?s)finite numbers.*nan"),
-        (lambda outputs, labels: np.where(np.arange(ROWS) == 7, np.inf, 0.5), "inf for row 7"),
-        (lambda outputs, labels: "good", "str: 'good'"),
-        (lambda outputs, labels: None, "NoneType"),
-        (lambda outputs, labels: 1 + 2j, "complex"),
-        (lambda outputs, labels: labels[:-1], r"shape \(399,\)"),
-        (lambda outputs, labels: outputs["extra"], r"shape \(400, 3\)"),
-        (lambda outputs, labels: [[1.0], [2.0, 3.0]], "list"),
+        (lambda outputs, _labels: outputs["logits"].mean(), "(?s)one of the model's outputs: amount, extra.*KeyError: 'logits'"),
+        (lambda _outputs, _labels: float("nan"), "(?s)finite numbers.*nan"),
+        (lambda _outputs, _labels: np.where(np.arange(ROWS) == 7, np.inf, 0.5), "inf for row 7"),
+        (lambda _outputs, _labels: "good", "str: 'good'"),
+        (lambda _outputs, _labels: None, "NoneType"),
+        (lambda _outputs, _labels: 1 + 2j, "complex"),
+        (lambda _outputs, labels: labels[:-1], r"shape \(399,\)"),
+        (lambda outputs, _labels: outputs["extra"], r"shape \(400, 3\)"),
+        (lambda _outputs, _labels: [[1.0], [2.0, 3.0]], "list"),
         (scribbles, "read-only"),
         (lambda: 0.0, "TypeError"),
     ],
@@ -127,7 +130,7 @@ def test_a_metric_that_cannot_be_used_is_one_error_with_its_name(function: Any, 
 
 
 def test_a_number_that_some_rows_do_not_have_is_told_as_such() -> None:
-    def picky(outputs: dict[str, np.ndarray], labels: np.ndarray) -> float:
+    def picky(_outputs: dict[str, np.ndarray], labels: np.ndarray) -> float:
         return 1.0 if len(np.unique(labels)) == ROWS else float("nan")
 
     with pytest.raises(DataError, match="(?s)on a resample of the rows.*one score a row"):
@@ -135,7 +138,7 @@ def test_a_number_that_some_rows_do_not_have_is_told_as_such() -> None:
 
 
 def test_a_metric_may_need_no_labels_and_needs_rows() -> None:
-    assert report(lambda outputs, labels: outputs["amount"][:, 0], labels=None).metric == "metric.py:mine"
+    assert report(lambda outputs, _labels: outputs["amount"][:, 0], labels=None).metric == "metric.py:mine"
     few = {name: array[:5] for name, array in REFERENCE.items()}
     with pytest.raises(DataError, match="too few rows"):
         drift.measure(few, few, LABELS[:5], metric="m.py:f", function=error_by_row, classes=False, validation_root=ROOT)

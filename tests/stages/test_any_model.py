@@ -31,7 +31,9 @@ LOCK = "schema: '2.0'\nstages: {}\n"
 
 def shrink(folder: Path, kind: str) -> None:
     data = folder / "data.py"
-    data.write_text(data.read_text().replace("ROWS = 1500", "ROWS = 420").replace("ROWS, CHANNELS, LENGTH, FACTS = 1400", "ROWS, CHANNELS, LENGTH, FACTS = 420"))
+    data.write_text(
+        data.read_text().replace("ROWS = 1500", "ROWS = 420").replace("ROWS, CHANNELS, LENGTH, FACTS = 1400", "ROWS, CHANNELS, LENGTH, FACTS = 420")
+    )
     params: dict[str, Any] = yaml.safe_load((folder / "params.yaml").read_text())
     params["data"]["roles"] |= {"train": 200, "calibration": 48, "search": 24, "warmup": 6}
     params["warmup"] |= {"concurrency": [1], "iterations": 1}
@@ -79,7 +81,9 @@ class TestTransformer:
             assert set(expected.files) == {f"logits@sequence={size}" for size in (16, 32, 64)}
             assert all(expected[name].shape == (6, 4) for name in expected.files)
 
-    def test_a_host_pads_to_a_warmed_size_and_the_answer_is_the_rows_own(self, released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_host_pads_to_a_warmed_size_and_the_answer_is_the_rows_own(
+        self, released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with fleet.open(released / "build/release/text-0.1.0", state=tmp_path) as served:
             assert served.labels == ("billing", "delivery", "login", "praise")
             raw = [{"text": "refund my invoice charge"}, {"text": "the parcel is late and the courier lost the tracking again " * 3}]

@@ -12,7 +12,31 @@ WORDS = {
     "login": "password account locked email reset code verify browser sign error",
     "praise": "great thanks love friendly helpful perfect recommend happy wonderful quick",
 }
-FILLER = "the a my your it was is and but with please today again order number for on to i we still not very".split()
+FILLER = [
+    "the",
+    "a",
+    "my",
+    "your",
+    "it",
+    "was",
+    "is",
+    "and",
+    "but",
+    "with",
+    "please",
+    "today",
+    "again",
+    "order",
+    "number",
+    "for",
+    "on",
+    "to",
+    "i",
+    "we",
+    "still",
+    "not",
+    "very",
+]
 
 
 def write(path: Path) -> None:
