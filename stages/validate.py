@@ -10,7 +10,8 @@ import numpy as np
 
 import engines
 from pipeline.config import TOP1, Config, load_config
-from pipeline.loading import load_object
+from pipeline.digests import sha256_file
+from pipeline.loading import load_object, source_file
 from pipeline.padding import cut
 from pipeline.progress import bar, track
 from pipeline.records import ColdStartReport, DriftReport, Engine, Platform, Trial, Validation, WarmupPlan
@@ -39,6 +40,8 @@ def run(target: str) -> str:
         "preprocess_sha256": roles.preprocess_sha256,
         "code_sha256": code_sha256(),
     }
+    if (source := source_file(config.gates.metric)) is not None:
+        bound_to["metric_sha256"] = sha256_file(source)
     with tempfile.TemporaryDirectory() as scratch:
         commands = _commands(config, target, plan, Path(scratch))
         trials: tuple[Trial, ...] = ()
@@ -68,6 +71,7 @@ def _now() -> str:
 
 def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
     """Run both engines over the validation role, on the same batches padded as a host pads them; every output is compared."""
+    function = None if config.gates.metric == TOP1 else load_object(config.gates.metric)
     specs, ladder = config.model.input_specs(), axis_rungs(plan)
     batch_rows = max(rungs(plan))
     outputs: dict[str, list[dict[str, np.ndarray]]] = {"int8": [], "float32": []}
@@ -86,7 +90,7 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
         _joined(outputs["int8"]),
         np.concatenate(labels) if labels else None,
         metric=config.gates.metric,
-        function=None if config.gates.metric == TOP1 else load_object(config.gates.metric),
+        function=function,
         classes=config.data.labels is not None,
         validation_root=role.merkle_root,
     )
