@@ -14,13 +14,14 @@ import numpy as np
 
 from calibration.checkpoint import load_module
 from calibration.graph import nodes_that_fix, tidy
-from calibration.parity import compare, fit, not_followed, points, run_checked
+from calibration.parity import compare, not_followed, points, run_checked
 from calibration.runtime import run_session, session
 from pipeline.config import ModelConfig
 from pipeline.digests import sha256_bytes, sha256_file
 from pipeline.errors import ModelError
 from pipeline.files import replacing_folder
 from pipeline.macs import macs_by_node
+from pipeline.padding import cut, fit, grow, paddable_axes
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Parity
 from pipeline.tensors import AxisRange, Batch, TensorSpec
@@ -40,8 +41,9 @@ def export(model: ModelConfig, root: Path, folder: Path, rows: Batch, progress: 
     """Write `folder`/model.onnx and exported.json, whole or not at all.
 
     `rows` are a few prepared rows `{input: (n, ...)}` for tracing and parity. Outputs of torch and of ONNX Runtime are
-    compared at the smallest, typical and largest sizes, and each row alone with the same row in a batch. Raises ConfigError
-    or ModelError: factory, checkpoint, a fixed axis, a graph that cannot be exported, or a difference beyond the bound.
+    compared at the smallest, typical and largest sizes, each row alone with the same row in a batch, and, where inputs declare `pad`,
+    rows padded with the same rows not padded. Raises ConfigError or ModelError: factory, checkpoint, a fixed axis, a graph that cannot
+    be exported, or a difference beyond the bound.
     """
     steps = 4
     progress(0, steps, "checkpoint")
@@ -53,7 +55,7 @@ def export(model: ModelConfig, root: Path, folder: Path, rows: Batch, progress: 
     content = _serialize(graph)
     progress(2, steps, "parity")
     outputs = _output_specs(graph, shapes, model.batch_axis)
-    parity = _parity(module, content, specs, tuple(model.outputs), shapes, model.batch_axis, rows, nodes_that_fix(graph, model.batch_axis))
+    parity = _parity(module, content, specs, outputs, shapes, model.batch_axis, rows, nodes_that_fix(graph, model.batch_axis))
     typical = {name: axis.opt for name, axis in shapes.items()} | {model.batch_axis: 1}
     record = ExportedModel(
         onnx_sha256=sha256_bytes(content),
@@ -181,7 +183,7 @@ def _parity(
     module: nn.Module,
     content: bytes,
     specs: tuple[TensorSpec, ...],
-    outputs: tuple[str, ...],
+    outputs: tuple[TensorSpec, ...],
     shapes: Mapping[str, AxisRange],
     batch_axis: str,
     rows: Batch,
@@ -195,20 +197,44 @@ def _parity(
         arguments, named = bind({name: torch.from_numpy(array) for name, array in batch.items()})
         with torch.no_grad():
             leaves = torch.utils._pytree.tree_leaves(module(*arguments, **named))
-        return {name: leaf.numpy() for name, leaf in zip(outputs, leaves, strict=True)}
+        return {spec.name: leaf.numpy() for spec, leaf in zip(outputs, leaves, strict=True)}
 
     runtime = session(content)
     measured: list[Parity] = []
-    first: dict[str, np.ndarray] = {}
-    for index, sizes in enumerate(points(shapes)):
+    for sizes in points(shapes):
         batch = fit(rows, specs, sizes)
         expected = run_checked(run_torch, batch, batch_axis, sizes, "the torch module")
         got = run_checked(lambda inputs: run_session(runtime, inputs), batch, batch_axis, sizes, "the exported graph in ONNX Runtime", suspects)
         measured += compare("torch -> onnxruntime-cpu", sizes, expected, got)
         # Serving pads a batch to a warmed size: that is right only if a row's answer does not depend on its neighbours.
-        if index == 0:
-            first = got
-        elif all(sizes[name] == points(shapes)[0][name] for name in sizes if name != batch_axis):
-            count = shapes[batch_axis].min
-            measured += compare("smallest batch -> this batch, same rows", sizes, first, {name: array[:count] for name, array in got.items()})
-    return tuple(measured)
+        if (count := shapes[batch_axis].min) < sizes[batch_axis]:
+            few = run_session(runtime, fit(batch, specs, {**sizes, batch_axis: count}))
+            measured += compare("smallest batch -> this batch, same rows", sizes, few, {name: array[:count] for name, array in got.items()})
+    return (*measured, *_padding_parity(runtime, specs, outputs, shapes, rows))
+
+
+def _padding_parity(
+    runtime: Any, specs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange], rows: Batch
+) -> tuple[Parity, ...]:
+    """Serving pads a row to a warmed size where `pad` allows it: that is right only if the model does not look at what was padded."""
+    typical = {name: axis.opt for name, axis in shapes.items()}
+    measured: tuple[Parity, ...] = ()
+    for axis in sorted(paddable_axes(specs)):
+        allowed = shapes[axis]
+        sizes = {**typical, axis: allowed.opt if allowed.opt < allowed.max else allowed.min}
+        if sizes[axis] == allowed.max:
+            continue
+        alone = fit(rows, specs, sizes)
+        padded = run_session(runtime, grow(alone, specs, {axis: allowed.max}))
+        try:
+            measured += compare(f"{axis} {sizes[axis]} -> padded to {allowed.max}", sizes, run_session(runtime, alone), cut(padded, outputs, sizes))
+        except ModelError as error:
+            pads = ", ".join(f"model.inputs.{spec.name}.pad" for spec in specs if axis in spec.shape)
+            raise ModelError(
+                f"Padding the axis {axis!r} changes the model's answers",
+                where=error.where,
+                expected="the same answers with and without padding",
+                got=error.got,
+                next=f"let the model ignore what is padded (an attention mask), or take {pads} out of params.yaml",
+            ) from error
+    return measured

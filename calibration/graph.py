@@ -15,6 +15,27 @@ if TYPE_CHECKING:
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 """Where torch's exporter writes the module path of a node: `['', 'stem', 'stem.norm', 'batch_norm']`."""
+PASSES_ON = frozenset(
+    {
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Min",
+        "Max",
+        "Where",
+        "Cast",
+        "Identity",
+        "Reshape",
+        "Expand",
+        "Unsqueeze",
+        "Squeeze",
+        "Transpose",
+        "Slice",
+        "Concat",
+    }
+)
+"""Operators between an attention mask and the Softmax that turns its minus infinity (or -3.4e38) into zero."""
 
 
 def tidy(model: onnx.ModelProto) -> None:
@@ -133,3 +154,21 @@ def nodes_that_fix(model: onnx.ModelProto, axis: str) -> list[str]:
         if takes and gives and node.op_type not in {"Shape", "Size"}:
             suspects.append(f"{node.name} ({node.op_type})")
     return suspects
+
+
+def before_softmax(model: onnx.ModelProto) -> frozenset[str]:
+    """Tensors that reach nothing but a Softmax, through operators that only add, scale, select or reshape."""
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    found: set[str] = set()
+    ends = {value.name for value in model.graph.output}
+    for node in reversed(model.graph.node):
+        for name in node.output:
+            behind = readers.get(name, [])
+            if behind and name not in ends and all(
+                reader.op_type == "Softmax" or (reader.op_type in PASSES_ON and found.issuperset(reader.output)) for reader in behind
+            ):  # fmt: skip
+                found.add(name)
+    return frozenset(found)

@@ -1,7 +1,7 @@
 """A process of its own for nvidia-modelopt: it patches ONNX Runtime's quantizer for the rest of a process's life.
 
-`python -m calibration.modelopt_child JOB.json` reads `{"model", "cache", "batch", "output"}` (paths). The parent fixes
-PYTHONHASHSEED, because modelopt orders nodes by iterating over sets of names.
+`python -m calibration.modelopt_child JOB.json` reads `{"model", "cache", "batch", "output"}` (paths) and `exclude` (names of
+nodes that stay in float). The parent fixes PYTHONHASHSEED, because modelopt orders nodes by iterating over sets of names.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def main(job_file: str) -> None:
         calibration_method="max",
         calibration_data_reader=OneBatch(batch),
         calibration_cache_path=job["cache"],
+        nodes_to_exclude=job["exclude"],
         calibration_eps=["cpu"],
         high_precision_dtype="fp32",
         output_path=job["output"],

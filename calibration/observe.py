@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.graph import tensor_shapes
+from calibration.graph import before_softmax, tensor_shapes
 from calibration.runtime import session
 from pipeline.errors import RangeError
 from pipeline.records import ExportedModel
@@ -32,6 +32,9 @@ class Observer:
 
         graph = onnx.load(model)
         self.tensors = observed_tensors(graph)
+        self.before_softmax = before_softmax(graph)
+        self.masked: set[str] = set()
+        """Tensors that turned out to hold an attention mask's infinities: they have no range, and nothing may quantize them."""
         self.batch = exported.shapes[str(exported.inputs[0].shape[0])]
         self.outputs = _augment(graph, self.tensors)
         self.session = session(graph.SerializeToString(), optimize=False, graph_order=True)
@@ -40,7 +43,7 @@ class Observer:
         """`{tensor: (low, high)}`, each (rows,), or (1,) for a tensor whose first axis is not the batch.
 
         Runs at most the declared batch size at once and repeats the last row below the smallest. Raises RangeError naming
-        row and tensor for a value that is not finite.
+        row and tensor for a value that is not finite, except in what only a Softmax sees: that is `masked` from then on.
         """
         rows = len(next(iter(batch.values())))
         parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in self.tensors}
@@ -50,10 +53,14 @@ class Observer:
             values = self.session.run(self.outputs, {name: array[padded] for name, array in batch.items()})
             for index, name in enumerate(self.tensors):
                 low, high, size = values[3 * index : 3 * index + 3]
+                if name in self.before_softmax and not np.isfinite(size).all():
+                    self.masked.add(name)
+                    parts[name].append((np.zeros(1), np.zeros(1)))
+                    continue
                 _refuse_non_finite(name, low, high, size, ids[start : start + count], len(padded))
                 by_row = len(low) == len(padded)
                 parts[name].append((low[:count], high[:count]) if by_row else (low.min(keepdims=True), high.max(keepdims=True)))
-        return {name: _join(pieces, rows) for name, pieces in parts.items()}
+        return {name: _join(pieces, rows) for name, pieces in parts.items() if name not in self.masked}
 
 
 def _join(pieces: list[tuple[np.ndarray, np.ndarray]], rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.errors import ModelError
 from pipeline.records import Parity
-from pipeline.tensors import AxisRange, Batch, TensorSpec
+from pipeline.tensors import AxisRange, Batch
 
 MAX_RELATIVE = 1e-3
 """Largest difference over the reference's largest magnitude. Two float32 runtimes that add in another order stay near 1e-6."""
@@ -43,16 +43,6 @@ def _three(axis: AxisRange) -> list[int]:
             break
         sizes.add(size)
     return sorted(sizes)
-
-
-def fit(rows: Batch, specs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """`rows` cropped, or repeated from the start, to exactly `sizes` on every named axis."""
-    fitted = {}
-    for spec in specs:
-        array = rows[spec.name]
-        index = np.ix_(*[np.arange(size) % have for size, have in zip(spec.concrete(sizes), array.shape, strict=True)])
-        fitted[spec.name] = np.ascontiguousarray(array[index])
-    return fitted
 
 
 def compare(hop: str, sizes: Mapping[str, int], reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> tuple[Parity, ...]:

@@ -12,7 +12,8 @@ import numpy as np
 from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, DataError
 from pipeline.loading import load_object, source_file
-from pipeline.tensors import TensorSpec
+from pipeline.padding import paddable_axes, stack
+from pipeline.tensors import AxisRange, TensorSpec
 
 Prepare = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
 """One raw row to the model's named inputs, without the batch axis."""
@@ -32,10 +33,13 @@ def load_prepare(reference: str, root: Path) -> tuple[Prepare, str]:
     return prepare, sha256_file(path)
 
 
-def prepare_row(row_id: str, raw: Mapping[str, np.ndarray], prepare: Prepare, specs: tuple[TensorSpec, ...]) -> dict[str, np.ndarray]:
+def prepare_row(
+    row_id: str, raw: Mapping[str, np.ndarray], prepare: Prepare, specs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange] | None = None
+) -> dict[str, np.ndarray]:
     """`prepare(raw)` with names, dtypes, sizes and finiteness checked; raises DataError naming the row and the input.
 
-    Named axes may have any size here; the batch axis is not there yet.
+    A named axis must have one size in all inputs of the row, within its range in `shapes` (shorter is right where it can be padded).
+    The batch axis is not there yet.
     """
     try:
         prepared = prepare(raw)
@@ -72,22 +76,32 @@ def prepare_row(row_id: str, raw: Mapping[str, np.ndarray], prepare: Prepare, sp
                 next="repair or remove this row in the source, then run `dvc repro`",
             )
         checked[spec.name] = array
+    _check_sizes(row_id, checked, specs, shapes or {})
     return checked
 
 
-def stack_rows(rows: list[dict[str, np.ndarray]], ids: list[str]) -> dict[str, np.ndarray]:
-    """Rows to one batch with a new first axis; raises DataError naming the first row whose shape differs."""
-    batch = {}
-    for name in rows[0]:
-        shape = rows[0][name].shape
-        for row, row_id in zip(rows, ids, strict=True):
-            if row[name].shape != shape:
+def _check_sizes(row_id: str, arrays: Mapping[str, np.ndarray], specs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange]) -> None:
+    paddable, sizes = paddable_axes(specs), dict[str, int]()
+    for spec in specs:
+        for axis, size in zip(spec.shape[1:], arrays[spec.name].shape, strict=True):
+            if not isinstance(axis, str):
+                continue
+            where = f"row {row_id}, input {spec.name}, axis {axis}"
+            if sizes.setdefault(axis, size) != size:
+                raise DataError("Two inputs of one row disagree on an axis", where=where, expected=str(sizes[axis]), got=str(size))
+            allowed = shapes.get(axis)
+            if allowed is not None and (size > allowed.max or (size < allowed.min and axis not in paddable) or size == 0):
                 raise DataError(
-                    "Rows of one batch have different shapes",
-                    where=f"row {row_id}, input {name}",
-                    expected=f"{list(shape)}, as row {ids[0]} has",
-                    got=str(list(row[name].shape)),
-                    next="pad or crop in data.preprocess",
+                    "A row has a size beyond the declared range",
+                    where=where,
+                    expected=f"{allowed.min} to {allowed.max}, as model.shapes.{axis} says",
+                    got=str(size),
+                    next="cut (or lengthen) it in data.preprocess, or widen model.shapes in params.yaml",
                 )
-        batch[name] = np.stack([row[name] for row in rows])
-    return batch
+
+
+def stack_rows(
+    rows: list[dict[str, np.ndarray]], ids: list[str], specs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange] | None = None
+) -> dict[str, np.ndarray]:
+    """Rows to one batch with a new first axis, padded where `model.inputs` says so; raises DataError naming the first row that does not fit."""
+    return stack(rows, specs, shapes or {}, [f"row {row_id}" for row_id in ids], DataError)

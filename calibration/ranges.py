@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +89,7 @@ def collect(
             next="raise data.roles.calibration in params.yaml",
         )
     inputs.refuse_constant(done)
-    tensors = {name: entry.result() for name, entry in sorted(extremes.items())}
+    tensors = {name: entry.result() for name, entry in sorted(extremes.items()) if name not in observer.masked}
     dead = tuple(name for name, entry in tensors.items() if entry.low == entry.high == 0)
     return Ranges(
         onnx_sha256=exported.onnx_sha256,
@@ -101,20 +101,22 @@ def collect(
         tools={name: package_version(name) for name in ("onnx", "onnxruntime-gpu", "numpy")},
         tensors=tensors,
         dead=dead,
-        warnings=(*inputs.warnings(done), *_warnings(tensors, dead)),
+        warnings=(*inputs.warnings(done), *_warnings(tensors, dead), *_mask_warning(observer.masked)),
     )
 
 
 class _InputWatch:
-    """Notices inputs that do not vary: every row equal, or single rows of one value."""
+    """Notices inputs that do not vary: every row equal, or single rows of one value (a mask of integers may be either)."""
 
     def __init__(self) -> None:
         self.first: dict[str, np.ndarray] = {}
         self.varies: set[str] = set()
         self.flat: dict[str, int] = {}
+        self.masks: set[str] = set()
 
     def add(self, batch: Batch) -> None:
         for name, array in batch.items():
+            self.masks |= {name} if array.dtype.kind in "ib" else set()
             first = self.first.setdefault(name, array[0].copy())
             if any(row.shape != first.shape or not np.array_equal(row, first) for row in array):
                 self.varies.add(name)
@@ -123,7 +125,7 @@ class _InputWatch:
 
     def refuse_constant(self, rows: int) -> None:
         for name, first in self.first.items():
-            if name not in self.varies and rows > 1:
+            if name not in self.varies and rows > 1 and (name not in self.masks or not self.varies):
                 raise RangeError(
                     "The calibration rows are degenerate: an input is the same in every row",
                     where=f"input {name}",
@@ -133,7 +135,17 @@ class _InputWatch:
                 )
 
     def warnings(self, rows: int) -> list[str]:
-        return [f"input {name}: {count} of {rows} rows hold one single value" for name, count in sorted(self.flat.items()) if count]
+        return [
+            f"input {name}: {count} of {rows} rows hold one single value"
+            for name, count in sorted(self.flat.items())
+            if count and name not in self.masks
+        ]
+
+
+def _mask_warning(masked: Collection[str]) -> list[str]:
+    if not masked:
+        return []
+    return [f"{len(masked)} tensors in front of a Softmax hold a mask's infinities and stay in float: {', '.join(sorted(masked)[:5])}"]
 
 
 def _warnings(tensors: Mapping[str, TensorRange], dead: Sequence[str]) -> list[str]:

@@ -12,18 +12,20 @@ from calibration.sources import Source
 from pipeline.digests import merkle_root, sha256_bytes
 from pipeline.errors import DataError
 from pipeline.records import ROLES, Finding, Role, Roles
-from pipeline.tensors import TensorSpec
+from pipeline.tensors import AxisRange, TensorSpec
 
 Size = int | float | str
 """A count of rows, a share of the distinct rows (0 < share < 1), or "rest"."""
 REST = "rest"
+ALL = ("all rows",)
+"""The one stratum, in place of class names, of a source without classes."""
 DRAW_ORDER = ("train", "warmup", "search", "calibration", "validation")
 """Calibration next to last: another number of its rows moves only validation, so nothing is trained or exported again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """What is kept of a row while roles are drawn."""
+    """What is kept of a row while roles are drawn. `label` is the index of its class, 0 for every row without classes."""
 
     id: str
     digest: str
@@ -38,21 +40,24 @@ def draw(
     sizes: Mapping[str, Size],
     seed: int,
     preprocess_sha256: str,
+    shapes: Mapping[str, AxisRange] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Roles:
     """Read every row of `source` once and give each distinct one at most one role.
 
     Rows are ranked inside each label by sha256(seed, content), so order and ids in the source do not matter and added
     rows move few others. A repeated content is kept once (lowest id); the others are listed as moved out. Raises DataError
-    for a row that cannot be read or prepared, equal content with two labels, and a role that cannot be filled.
+    for a row that cannot be read or prepared, equal content with two classes, and a role that cannot be filled.
     """
+    strata = source.class_names or ALL
     rows: dict[str, Drawn] = {}
     findings = []
     for done, row in enumerate(source.rows(), start=1):
-        prepare_row(row.id, row.raw, prepare, specs)
-        kept = rows.setdefault(row.digest, Drawn(row.id, row.digest, row.label))
+        prepare_row(row.id, row.raw, prepare, specs, shapes)
+        drawn = Drawn(row.id, row.digest, int(row.label) if source.class_names and row.label is not None else 0)
+        kept = rows.setdefault(row.digest, drawn)
         if kept.id != row.id:
-            findings.append(_duplicate(kept, Drawn(row.id, row.digest, row.label), source.class_names))
+            findings.append(_duplicate(kept, drawn, strata))
         if progress is not None:
             progress(done, source.count, "")
     assigned = assign(list(rows.values()), sizes, seed)
@@ -64,7 +69,7 @@ def draw(
         source_rows=source.count,
         class_names=source.class_names,
         findings=tuple(findings),
-        roles={name: _role(chosen, source.class_names) for name, chosen in assigned.items()},
+        roles={name: _role(chosen, strata) for name, chosen in assigned.items()},
     )
 
 

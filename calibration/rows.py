@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from calibration.prepared import Prepare, prepare_row, stack_rows
 from calibration.roles import prove_disjoint
-from calibration.sources import Row, Source
+from calibration.sources import Label, Row, Source
 from pipeline.errors import DataError
 from pipeline.records import Roles
-from pipeline.tensors import Batch, TensorSpec
+from pipeline.tensors import AxisRange, Batch, TensorSpec
 
 
 def rows_of(source: Source, roles: Roles, role: str) -> Iterator[Row]:
@@ -41,28 +41,43 @@ def _changed(where: str, expected: str, got: str) -> DataError:
 
 
 def batches(
-    source: Source, roles: Roles, role: str, prepare: Prepare, specs: tuple[TensorSpec, ...], batch_rows: int
-) -> Iterator[tuple[Batch, np.ndarray]]:
-    """Prepared batches `{input: (n, ...)}` with labels (n,) int64, n <= `batch_rows`; the last may be short, none is dropped.
+    source: Source,
+    roles: Roles,
+    role: str,
+    prepare: Prepare,
+    specs: tuple[TensorSpec, ...],
+    batch_rows: int,
+    shapes: Mapping[str, AxisRange] | None = None,
+) -> Iterator[tuple[Batch, np.ndarray | None]]:
+    """Prepared batches `{input: (n, ...)}` with labels, n <= `batch_rows`; the last may be short, none is dropped.
 
-    Memory holds one batch. Raises DataError as `rows_of` and `prepare_row` do.
+    Labels are class indices (n,) int64 where the source has classes, else the column's values (n,), or None without a label column.
+    Memory holds one batch. Raises DataError as `rows_of`, `prepare_row` and `stack_rows` do.
     """
     prepared: list[dict[str, np.ndarray]] = []
     ids: list[str] = []
-    labels: list[int] = []
+    labels: list[Label] = []
     for row in rows_of(source, roles, role):
-        prepared.append(prepare_row(row.id, row.raw, prepare, specs))
+        prepared.append(prepare_row(row.id, row.raw, prepare, specs, shapes))
         ids.append(row.id)
         labels.append(row.label)
         if len(prepared) == batch_rows:
-            yield stack_rows(prepared, ids), np.array(labels, dtype=np.int64)
+            yield stack_rows(prepared, ids, specs, shapes), _label_array(source, labels)
             prepared, ids, labels = [], [], []
     if prepared:
-        yield stack_rows(prepared, ids), np.array(labels, dtype=np.int64)
+        yield stack_rows(prepared, ids, specs, shapes), _label_array(source, labels)
 
 
-def arrays(source: Source, roles: Roles, role: str, prepare: Prepare, specs: tuple[TensorSpec, ...]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """All rows of a role in one batch `{input: (N, ...)}` and labels (N,): for roles that fit in memory."""
+def _label_array(source: Source, labels: list[Label]) -> np.ndarray | None:
+    if source.label_of is None:
+        return None
+    return np.array(labels, dtype=np.int64) if source.class_names else np.array(labels)
+
+
+def arrays(
+    source: Source, roles: Roles, role: str, prepare: Prepare, specs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange] | None = None
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """All rows of a role in one batch `{input: (N, ...)}` and labels as `batches` gives them: for roles that fit in memory."""
     count = len(roles.roles[role].rows) if role in roles.roles else 1
-    batch, labels = next(iter(batches(source, roles, role, prepare, specs, max(count, 1))))
+    batch, labels = next(iter(batches(source, roles, role, prepare, specs, max(count, 1), shapes)))
     return dict(batch), labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,19 +20,21 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.loading import load_object
 
 LABEL = "label"
-"""The name in `data.columns` that maps to the label's column, and is no model input."""
+"""The name in `data.columns` that maps to the label's column, and is not given to preprocessing."""
+Label = int | float | str | None
+"""A class index where there are class names, else whatever scalar the column holds, or None without such a column."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One decoded row: `raw` by model input name (a picture is uint8 (H, W) or (H, W, 3)), `label` an index into the class names.
+    """One decoded row: `raw` by the names of `data.columns` (a picture is uint8 (H, W) or (H, W, 3), text a string array of rank 0).
 
     `digest` is the sha256 of the decoded content without the label, so equal pictures are found whatever their file format.
     """
 
     id: str
     raw: dict[str, np.ndarray]
-    label: int
+    label: Label
     digest: str
 
 
@@ -46,7 +49,7 @@ class Source:
     dataset: Any
     decoders: Mapping[str, Callable[[Any, str], np.ndarray]]
     columns: Mapping[str, str]
-    label_of: Callable[[Any, str], int]
+    label_of: Callable[[Any, str], Label] | None
 
     def rows(self, wanted: Collection[str] | None = None) -> Iterator[Row]:
         """Decode rows in source order, all or the `wanted` ids; memory does not grow with the number of rows.
@@ -61,7 +64,9 @@ class Source:
                 name: decode(cells[self.columns[name]], f"row {row_id}, column {self.columns[name]}, {self.path}")
                 for name, decode in self.decoders.items()
             }
-            label = self.label_of(cells[self.columns[LABEL]], f"row {row_id}, column {self.columns[LABEL]}, {self.path}")
+            label = None
+            if self.label_of is not None:
+                label = self.label_of(cells[self.columns[LABEL]], f"row {row_id}, column {self.columns[LABEL]}, {self.path}")
             yield Row(row_id, raw, label, sha256_arrays(raw))
 
 
@@ -75,14 +80,15 @@ def load_class_names(reference: str, root: Path) -> tuple[str, ...]:
 
 def open_source(data: DataConfig, root: Path) -> Source:
     """Open the source that params.yaml declares; relative paths start at `root`. Raises as `open_parquet`."""
-    return open_parquet(root / data.source.path, data.columns, load_class_names(data.labels, root))
+    return open_parquet(root / data.source.path, data.columns, load_class_names(data.labels, root) if data.labels else ())
 
 
 def open_parquet(path: Path, columns: Mapping[str, str], class_names: Sequence[str]) -> Source:
     """Open one parquet file with the `datasets` library, offline; nothing is written outside a temporary folder.
 
-    `columns` maps model inputs and `label` to columns. A picture is an `Image` column, a struct of `bytes` and `path`, or
-    binary. A label is text, a ClassLabel (both looked up by name in `class_names`) or an integer index.
+    `columns` maps the names that preprocessing receives, and `label`, to columns. A picture is an `Image` column, a struct of `bytes`
+    and `path`, or binary. A label is text, a ClassLabel (both looked up by name in `class_names`) or an integer index; without
+    `class_names` it is any finite scalar, or there is no such column.
     Raises DataError for a missing, unreadable or empty file, an absent column, and class names that differ.
     """
     count = _row_count(path)
@@ -99,8 +105,12 @@ def open_parquet(path: Path, columns: Mapping[str, str], class_names: Sequence[s
             )
     decoders = {name: _decoder(there[column], path) for name, column in columns.items() if name != LABEL}
     if not decoders:
-        raise DataError("No model input is mapped to a column", where="data.columns", expected="at least one input", got=", ".join(columns))
-    label_of = _label_reader(there[columns[LABEL]], tuple(class_names), path)
+        raise DataError("No column is given to preprocessing", where="data.columns", expected="a name besides `label`", got=", ".join(columns))
+    label_of: Callable[[Any, str], Label] | None = None
+    if class_names:
+        label_of = _label_reader(there[columns[LABEL]], tuple(class_names), path)
+    elif LABEL in columns:
+        label_of = _read_scalar
     return Source(path, sha256_file(path), count, tuple(class_names), _undecoded(dataset), decoders, dict(columns), label_of)
 
 
@@ -174,6 +184,19 @@ def _leaf_dtype(feature: Any) -> np.dtype | None:
         return None if name in {None, "string", "large_string"} else np.dtype(name)
     except TypeError:
         return None
+
+
+def _read_scalar(cell: Any, where: str) -> Label:
+    """A label without classes: a finite number or text."""
+    if isinstance(cell, str) or (isinstance(cell, (int, float)) and math.isfinite(cell)):
+        return cell
+    raise DataError(
+        "A label is no finite number and no text",
+        where=where,
+        expected="one scalar a row",
+        got=repr(cell)[:120],
+        next="correct the row; or take `label` out of data.columns, when your metric needs none",
+    )
 
 
 def _label_reader(feature: Any, class_names: tuple[str, ...], path: Path) -> Callable[[Any, str], int]:

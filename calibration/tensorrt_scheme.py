@@ -10,18 +10,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import calibration
-from calibration.parity import fit, sqnr_db
+from calibration.graph import PASSES_ON, before_softmax
+from calibration.parity import sqnr_db
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
 from calibration.runtime import run_session, session
 from calibration.safe_names import hide, name_nodes, restore
 from pipeline.digests import sha256_bytes, sha256_file
 from pipeline.errors import QuantizeError, RangeError, disk_error
 from pipeline.files import replacing_folder
+from pipeline.padding import fit
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
 from pipeline.tensors import Batch
@@ -40,6 +42,8 @@ def quantize(
     ranges: Ranges,
     folder: Path,
     search_rows: Batch,
+    *,
+    classes: bool = True,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> QuantizedModel:
     """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
@@ -47,7 +51,8 @@ def quantize(
     modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
     result, with zero points, finiteness and counts. `search_rows` `{input: (n, ...)}` then measure the Q/DQ graph against
     the float graph, both in ONNX Runtime exactly as written (its optimizer can break a valid Q/DQ model; what is deployed is
-    judged later, in its own runtime). Raises RangeError for ranges of another model, QuantizeError for everything else.
+    judged later, in its own runtime). `classes`: the first output holds class scores, so that agreement means something.
+    Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
     steps = 3
     if sha256_file(float_model) != exported.onnx_sha256 or ranges.onnx_sha256 != exported.onnx_sha256:
@@ -68,7 +73,7 @@ def quantize(
     verify(quantized, ranges, placement)
     content = bytes(quantized.SerializeToString(deterministic=True))
     progress(1, steps, "search rows")
-    rows, db, agreement = _judge(float_model, content, exported, search_rows)
+    rows, db, agreement = _judge(float_model, content, exported, search_rows, classes)
     record = QuantizedModel(
         scheme=SCHEME,
         onnx_sha256=sha256_bytes(content),
@@ -100,8 +105,9 @@ def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, row
     batch = {names.tensors[name]: array for name, array in fit(rows, exported.inputs, typical).items()}
     with tempfile.TemporaryDirectory(prefix="qwarm-modelopt-") as workplace:
         work = Path(workplace)
-        job = {"model": "in.onnx", "cache": "ranges.cache", "batch": "batch.npz", "output": "out.onnx"}
-        job = {key: str(work / name) for key, name in job.items()}
+        files = {"model": "in.onnx", "cache": "ranges.cache", "batch": "batch.npz", "output": "out.onnx"}
+        job: dict[str, Any] = {key: str(work / name) for key, name in files.items()}
+        job["exclude"] = [names.nodes[name] for name in mask_nodes(source)]
         scales = {names.tensors[name]: activation_scale(entry) for name, entry in ranges.tensors.items() if name in names.tensors}
         try:
             Path(job["model"]).write_bytes(hidden.SerializeToString())
@@ -112,6 +118,12 @@ def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, row
             raise disk_error(error, work) from error
         _run_child(work)
         return restore(onnx.load(job["output"]), names)
+
+
+def mask_nodes(model: onnx.ModelProto) -> list[str]:
+    """Nodes that apply an attention mask or a temperature in front of a Softmax: 8 bits for minus infinity leave none for the scores."""
+    masked = before_softmax(model)
+    return [node.name for node in model.graph.node if node.op_type in PASSES_ON and masked.intersection(node.output)]
 
 
 def write_cache(path: Path, scales: Mapping[str, float]) -> None:
@@ -139,18 +151,22 @@ def _run_child(work: Path) -> None:
         )
 
 
-def _judge(float_model: Path, content: bytes, exported: ExportedModel, rows: Batch) -> tuple[int, float | None, float]:
-    """Rows, SQNR in dB (null when equal) and top-1 agreement of the first output, Q/DQ against float."""
+def _judge(float_model: Path, content: bytes, exported: ExportedModel, rows: Batch, classes: bool) -> tuple[int, float | None, float | None]:
+    """Rows, SQNR in dB of the worst output (null when all are equal) and, with classes, top-1 agreement of the first; Q/DQ against float."""
     pair = [session(float_model, optimize=False), session(content, optimize=False)]
-    count, output = len(next(iter(rows.values()))), exported.outputs[0].name
+    count, names = len(next(iter(rows.values()))), [spec.name for spec in exported.outputs]
     batch = exported.shapes[str(exported.inputs[0].shape[0])]
-    collected: list[list[np.ndarray]] = [[], []]
+    collected: list[dict[str, list[np.ndarray]]] = [{name: [] for name in names} for _ in pair]
     for start in range(0, count, batch.max):
         size = min(batch.max, count - start)
         index = np.minimum(np.arange(start, start + max(size, batch.min)), start + size - 1)
-        for side, runtime in enumerate(pair):
-            collected[side].append(run_session(runtime, {name: array[index] for name, array in rows.items()})[output][:size])
-    reference, got = (np.concatenate(parts).reshape(count, -1) for parts in collected)
-    if not np.isfinite(got).all():
-        raise QuantizeError("The Q/DQ model gives values that are not finite", where=f"output {output}", expected="finite numbers")
-    return count, sqnr_db(reference, got), float(np.mean(reference.argmax(1) == got.argmax(1)))
+        for parts, runtime in zip(collected, pair, strict=True):
+            for name, output in run_session(runtime, {name: array[index] for name, array in rows.items()}).items():
+                parts[name].append(output[:size])
+    reference, got = ({name: np.concatenate(parts[name]).reshape(count, -1) for name in names} for parts in collected)
+    for name, array in got.items():
+        if not np.isfinite(array).all():
+            raise QuantizeError("The Q/DQ model gives values that are not finite", where=f"output {name}", expected="finite numbers")
+    decibels = [db for name in names if (db := sqnr_db(reference[name], got[name])) is not None]
+    agreement = float(np.mean(reference[names[0]].argmax(1) == got[names[0]].argmax(1))) if classes else None
+    return count, min(decibels, default=None), agreement

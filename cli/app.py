@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from cli import doctor as doctor_command
 from cli import gate as gate_command
+from cli import init as init_command
 from cli import stage as stage_command
 from cli.main import HOST_COMMANDS, run_host
 
@@ -24,6 +26,16 @@ app = typer.Typer(
 @app.command(help="Say what this machine can build, run and measure, and what is missing for the rest.")
 def doctor(json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False) -> None:
     raise SystemExit(doctor_command.doctor(json_output))
+
+
+@app.command(help="Write a starter for a model of your own: a git and DVC repository in DIR, ready for `dvc repro`.")
+def init(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="a new or an empty folder")],
+    kind: Annotated[str, typer.Option(help=", ".join(init_command.kinds()))],
+    json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+) -> None:
+    made = init_command.init(folder, kind)
+    typer.echo(json.dumps(made) if json_output else init_command.describe(made))
 
 
 @app.command(help="Run one stage of dvc.yaml in the current folder: NAME, and ITEM for a stage that runs per target or scheme.")

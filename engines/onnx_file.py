@@ -26,13 +26,13 @@ def read_whole(path: Path) -> bytes:
 
 
 def probe(inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange]) -> dict[str, np.ndarray]:
-    """Inputs at `opt` sizes: seeded normal values for floats, zeros for the rest (an index of zero is always in range)."""
+    """Inputs at `opt` sizes: seeded normal values for floats, ones for the rest (an index that is in range, a mask that hides nothing)."""
     random = np.random.default_rng(0)
     sizes = {name: axis.opt for name, axis in shapes.items()}
     return {
         spec.name: random.standard_normal(spec.concrete(sizes)).astype(spec.dtype)
         if spec.dtype.startswith("float")
-        else np.zeros(spec.concrete(sizes), spec.dtype)
+        else np.ones(spec.concrete(sizes), spec.dtype)
         for spec in inputs
     }
 

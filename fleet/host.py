@@ -16,10 +16,11 @@ from fleet import state as states
 from fleet.parts import Parts, read_parts
 from fleet.verify import Verified, verify
 from pipeline.errors import InputError, QwarmError, TargetError
+from pipeline.padding import cut, stack
 from pipeline.platforms import difference
 from pipeline.records import ReleasedTarget, ReleaseManifest, WarmupResult
 from pipeline.tensors import Batch, check_inputs
-from warmup.plan import pad_to_rung, rungs
+from warmup.plan import axis_rungs, pad_to_plan
 from warmup.runner import run_plan
 
 
@@ -34,22 +35,18 @@ class Served:
         self.manifest: ReleaseManifest = parts.verified.manifest
         self.target = parts.released.target
         self.labels: tuple[str, ...] = parts.labels
-        self._rungs = rungs(parts.plan)
-        self._batch_axis = parts.engine.inputs[0].shape[0]
+        self._ladder = axis_rungs(parts.plan)
         self._state_folder: Path | None = None
 
     def infer(self, inputs: Batch) -> dict[str, np.ndarray]:
-        """`{"image": (N, ...)}` to `{"logits": (N, ...)}`; N is padded to the next warmed size and the answer cut back.
+        """`{"image": (N, ...)}` to `{"logits": (N, ...)}`; N, and each axis that may be padded, grows to the next warmed size, and the answer
+        is cut back.
 
         Raises InputError when a name, dtype or shape is not as declared; nothing is converted.
         """
         check_inputs(inputs, self.manifest.inputs, self.manifest.shapes)
-        padded, count = pad_to_rung(inputs, self.manifest.inputs, self._rungs)
-        outputs = self.session.run(padded)
-        return {
-            spec.name: outputs[spec.name][:count] if spec.shape and spec.shape[0] == self._batch_axis else outputs[spec.name]
-            for spec in self.manifest.outputs
-        }
+        padded, sizes = pad_to_plan(inputs, self.manifest.inputs, self._ladder)
+        return cut(self.session.run(padded), self.manifest.outputs, sizes)
 
     def prepare(self, raw: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """One raw row, or a list of rows, to the model's tensors with a batch axis, by the shipped preprocessing.
@@ -69,10 +66,7 @@ class Served:
                     "The preprocessing refuses a row", where=f"row {index}", expected=f"what {self.manifest.preprocess} takes",
                     got=f"{type(error).__name__}: {error}",
                 ) from error  # fmt: skip
-        try:
-            batch = {spec.name: np.stack([row[spec.name] for row in prepared]) for spec in self.manifest.inputs}
-        except ValueError as error:
-            raise InputError("Rows of one batch differ in shape", where="prepare", expected="equal shapes", got=str(error)) from error
+        batch = stack(prepared, self.manifest.inputs, self.manifest.shapes, [f"row {index}" for index in range(len(prepared))])
         check_inputs(batch, self.manifest.inputs, self.manifest.shapes)
         return batch
 

@@ -20,9 +20,9 @@ from fleet.verify import verify  # noqa: E402
 from pipeline.errors import QwarmError  # noqa: E402
 from pipeline.records import Trial  # noqa: E402
 from pipeline.tensors import Batch  # noqa: E402
-from warmup.plan import batch_axis, pad_to_rung, rungs  # noqa: E402
+from warmup.plan import axis_rungs, pad_to_plan  # noqa: E402
 from warmup.runner import run_plan  # noqa: E402
-from warmup.trial import Phases, measure  # noqa: E402
+from warmup.trial import Phases, first_request, measure  # noqa: E402
 
 WARM, COLD = "warm", "cold"
 
@@ -63,9 +63,8 @@ def run(options: argparse.Namespace) -> Trial:
     os.environ.update(parts.plan.environment)
     engines.backend(options.target).preload(options.target)
     phases.mark("imports")
-    smallest = parts.engine.shapes[batch_axis(parts.engine.inputs)].min
-    request: Batch = {name: array[:smallest] for name, array in parts.rows.items()}
-    request, _ = pad_to_rung(request, parts.engine.inputs, rungs(parts.plan))
+    request: Batch = first_request(parts.engine, parts.rows)
+    request, _ = pad_to_plan(request, parts.engine.inputs, axis_rungs(parts.plan))
     return measure(
         parts.open_session,
         request,

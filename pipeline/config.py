@@ -18,6 +18,8 @@ PositiveInt = Annotated[int, Field(gt=0)]
 RoleName = Literal["train", "calibration", "search", "warmup", "validation"]
 RoleSize = PositiveInt | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
 """A count of rows, a share of all rows, or what the other roles leave."""
+TOP1 = "top1"
+"""The metric that is right or wrong for each row: the largest score of the first output against the label."""
 
 
 class Section(BaseModel):
@@ -27,8 +29,24 @@ class Section(BaseModel):
 
 
 class InputConfig(Section):
+    """`pad`: the value that may fill the named axes after the first, up to a longer row or a warmed size; without it rows must be equal."""
+
     shape: tuple[int | str, ...]
     dtype: Dtype = "float32"
+    pad: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def pad_fits(self) -> InputConfig:
+        if self.pad is None:
+            return self
+        if not any(isinstance(axis, str) for axis in self.shape[1:]):
+            raise ValueError("pad has nothing to fill: no axis after the first is named")
+        if self.dtype != "float32":
+            limits = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**53), 2**53), "uint8": (0, 255), "int8": (-128, 127), "bool": (0, 1)}
+            low, high = limits[self.dtype]
+            if not self.pad.is_integer() or not low <= self.pad <= high:
+                raise ValueError(f"pad {self.pad} is no value of {self.dtype}")
+        return self
 
 
 class AxisConfig(Section):
@@ -74,7 +92,7 @@ class ModelConfig(Section):
         return str(next(iter(self.inputs.values())).shape[0])
 
     def input_specs(self) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(name, spec.dtype, tuple(spec.shape)) for name, spec in self.inputs.items())
+        return tuple(TensorSpec(name, spec.dtype, tuple(spec.shape), spec.pad) for name, spec in self.inputs.items())
 
     def axis_ranges(self) -> dict[str, AxisRange]:
         return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in self.shapes.items()}
@@ -86,16 +104,18 @@ class SourceConfig(Section):
 
 
 class DataConfig(Section):
-    """`columns` maps model inputs and `label` to columns of the source; `write` (optional) makes the source."""
+    """`columns` maps the names that `prepare(raw)` receives, and `label`, to columns of the source; `write` (optional) makes the source.
+
+    With `labels` (class names in the order of the first output's scores) a label is a class and roles are stratified by it. Without,
+    `label` may be any scalar, for a metric of your own, or absent.
+    """
 
     source: SourceConfig
     columns: dict[str, str]
     preprocess: str
-    labels: str
+    labels: str | None = None
     write: str | None = None
-    roles: dict[
-        Literal["train", "calibration", "search", "warmup", "validation"], PositiveInt | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
-    ]
+    roles: dict[RoleName, RoleSize]
     seed: int = 0
 
     @field_validator("roles")
@@ -109,8 +129,10 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def labelled(self) -> DataConfig:
-        if "label" not in self.columns:
-            raise ValueError("data.columns must map `label`")
+        if not set(self.columns) - {"label"}:
+            raise ValueError("data.columns must map at least one name besides `label`: what data.preprocess receives")
+        if self.labels is not None and "label" not in self.columns:
+            raise ValueError("data.columns must map `label`, because data.labels names classes")
         return self
 
 
@@ -128,20 +150,28 @@ class TargetConfig(Section):
 
 
 class WarmupConfig(Section):
-    """`iterations: auto` finds the smallest number whose first request is steady, in fresh processes."""
+    """`iterations: auto` finds the smallest number whose first request is steady, in fresh processes.
+
+    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes).
+    """
 
     concurrency: list[PositiveInt] = Field(default=[1], min_length=1)
     batches: list[PositiveInt] = Field(min_length=1)
+    shapes: dict[str, Annotated[list[PositiveInt], Field(min_length=1)]] = {}
     iterations: PositiveInt | Literal["auto"] = "auto"
     max_seconds: Annotated[float, Field(gt=0)] = 30.0
 
 
 class GatesConfig(Section):
-    """Limits of the release. Latency limits are ratios; `trials` fresh processes a variant, extended to `max_trials`."""
+    """Limits of the release. Latency limits are ratios; `trials` fresh processes a variant, extended to `max_trials`.
 
-    metric: Literal["top1"] = "top1"
-    max_drop: Annotated[float, Field(gt=0, lt=1)]
-    min_reference: Annotated[float, Field(ge=0, le=1)] | None = None
+    `metric` is `top1`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,) or one number, higher is
+    better. `max_drop` and `min_reference` are fractions of rows for top1, and in the metric's own unit otherwise.
+    """
+
+    metric: str = "top1"
+    max_drop: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    min_reference: Annotated[float, Field(allow_inf_nan=False)] | None = None
     first_request_over_p50: Annotated[float, Field(gt=1)]
     p99_over_p50: Annotated[float, Field(gt=1)]
     int8_share: Annotated[float, Field(ge=0, le=1)]
@@ -150,6 +180,19 @@ class GatesConfig(Section):
     trials: PositiveInt = 15
     max_trials: PositiveInt = 30
     requests: Annotated[int, Field(ge=20)] = 100
+
+    @field_validator("metric")
+    @classmethod
+    def metric_known(cls, metric: str) -> str:
+        if metric != TOP1 and not re.fullmatch(r"[^:]+:[^:]+", metric):
+            raise ValueError(f"{metric!r} is no metric: {TOP1}, or path/to/file.py:function of your own")
+        return metric
+
+    @model_validator(mode="after")
+    def fractions(self) -> GatesConfig:
+        if self.metric == TOP1 and not (self.max_drop < 1 and 0 <= (self.min_reference or 0) <= 1):
+            raise ValueError(f"gates.max_drop and gates.min_reference are fractions of rows for {TOP1}: between 0 and 1")
+        return self
 
     @model_validator(mode="after")
     def budget(self) -> GatesConfig:
@@ -200,14 +243,19 @@ class Config(Section):
     release: ReleaseConfig
 
     @model_validator(mode="after")
-    def columns_fit_inputs(self) -> Config:
-        inputs = set(self.model.inputs)
-        given = set(self.data.columns) - {"label"}
-        if inputs != given:
-            raise ValueError(f"data.columns maps {sorted(given)}, and model.inputs declares {sorted(inputs)}")
-        largest = self.model.shapes[self.model.batch_axis].max
-        if beyond := [batch for batch in self.warmup.batches if batch > largest]:
-            raise ValueError(f"warmup.batches {beyond} are beyond model.shapes.{self.model.batch_axis}.max = {largest}")
+    def sections_fit(self) -> Config:
+        axis = self.model.batch_axis
+        ladders = {"batches": (axis, self.warmup.batches), **{f"shapes.{name}": (name, sizes) for name, sizes in self.warmup.shapes.items()}}
+        if axis in self.warmup.shapes:
+            raise ValueError(f"warmup.shapes.{axis} is the batch axis: its sizes are warmup.batches")
+        for key, (name, sizes) in ladders.items():
+            if name not in self.model.shapes:
+                raise ValueError(f"warmup.{key} is no axis of model.shapes: {sorted(self.model.shapes)}")
+            allowed = self.model.shapes[name]
+            if beyond := [size for size in sizes if not allowed.min <= size <= allowed.max]:
+                raise ValueError(f"warmup.{key} {beyond} are beyond model.shapes.{name}: {allowed.min} to {allowed.max}")
+        if self.gates.metric == TOP1 and self.data.labels is None:
+            raise ValueError(f"gates.metric {TOP1} needs class names: set data.labels, or name a metric of your own (path/to/file.py:function)")
         if isinstance(size := self.data.roles["calibration"], int) and size < self.quantize.min_rows:
             raise ValueError(f"data.roles.calibration is {size}, fewer than quantize.min_rows = {self.quantize.min_rows}")
         return self

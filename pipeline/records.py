@@ -262,7 +262,10 @@ class ColdStartReport(Record):
 class DriftReport(Record):
     """INT8 engine against the float reference on the same validation rows.
 
-    `lost` rows only the reference gets right, `gained` only the engine; `drop` is (lost - gained) / rows. Values are fractions.
+    A metric that is right or wrong for each row: `lost` rows only the reference gets right, `gained` only the engine; `drop` is
+    (lost - gained) / rows, values are fractions and the gate computes the exact interval. Any other metric: `lost` and `gained` are null,
+    values and `drop` (reference - engine) are in the metric's unit, and `interval` and `reference_interval` hold their bounds.
+    `method` says which. `agreement` is null without classes; `sqnr_db` is that of the worst output, null where none differs.
     """
 
     SCHEMA: ClassVar[str] = "qwarm.drift/1"
@@ -271,11 +274,14 @@ class DriftReport(Record):
     validation_root: str
     reference_value: float
     engine_value: float
-    lost: int
-    gained: int
+    lost: int | None
+    gained: int | None
     drop: float
-    agreement: float
+    interval: Interval | None
+    reference_interval: Interval | None
+    agreement: float | None
     sqnr_db: float | None
+    sqnr_db_by_output: dict[str, float | None]
     method: str
 
 

@@ -18,11 +18,15 @@ Batch = Mapping[str, "np.ndarray"]
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec(Record):
-    """One named tensor. `shape` mixes sizes and axis names, for example `("batch", 1, 32, 32)`; `dtype` is numpy's name."""
+    """One named tensor. `shape` mixes sizes and axis names, for example `("batch", 1, 32, 32)`; `dtype` is numpy's name.
+
+    `pad` of an input is the value that may fill its named axes up to a longer row or a warmed size; null forbids that.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+    pad: float | None = None
 
     def concrete(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape with every named axis replaced by its size."""

@@ -20,6 +20,7 @@ from pipeline.records import Engine, Evidence, ExportedModel, File, ReleasedTarg
 from release import signing
 from release.host_readme import render
 from release.private_paths import refuse_private_paths
+from warmup.plan import batch_axis, expected_name
 
 Content = bytes | Path
 """A file of the bundle: made here, or copied from the building machine."""
@@ -142,8 +143,8 @@ def target_files(evidence: Evidence, engine_folder: Path, warm_folder: Path, exp
     belongs("The warm-up plan", f"{warm_folder}/plan.json: engine_sha256", engine.digest(), plan.engine_sha256)
     rows, expected = read_arrays(warm_folder / "rows.npz"), read_arrays(warm_folder / "expected.npz")
     belongs("The warm-up plan", f"{warm_folder}/plan.json: rows_sha256", sha256_arrays(rows), plan.rows_sha256)
-    names = [spec.name for spec in exported.outputs]
-    belongs("The recorded output", f"{warm_folder}/expected.npz: names", str(sorted(names)), str(sorted(expected)))
+    names = recorded_names(plan, exported)
+    belongs("The recorded output", f"{warm_folder}/expected.npz: names", str(names), str(sorted(expected)))
     count = len(next(iter(rows.values())))
     belongs("The recorded output", f"{warm_folder}/expected.npz: rows", str([count] * len(names)), str([len(array) for array in expected.values()]))
     for key, digest in (("engine_sha256", engine.digest()), ("plan_sha256", plan.digest())):
@@ -172,6 +173,13 @@ def target_files(evidence: Evidence, engine_folder: Path, warm_folder: Path, exp
         figures=evidence.figures,
     )
     return released, files
+
+
+def recorded_names(plan: WarmupPlan, exported: ExportedModel) -> list[str]:
+    """Names in expected.npz: each output, at each combination of sizes that the plan warms beside the batch."""
+    axis = batch_axis(exported.inputs)
+    combinations = [{name: size for name, size in step.sizes.items() if name != axis} for step in plan.steps]
+    return sorted({expected_name(spec.name, sizes) for spec in exported.outputs for sizes in combinations})
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -1,72 +1,130 @@
-"""How far an engine is from its float reference on the same labelled rows."""
+"""How far an engine is from its float reference on the same rows."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.records import DriftReport
+from release import metric as own
 from release.paired import METHOD
 
-METRICS = ("top1",)
+TOP1 = "top1"
 
 
-def measure(reference: np.ndarray, engine: np.ndarray, labels: np.ndarray, *, metric: str = "top1", validation_root: str) -> DriftReport:
-    """Compare outputs (N, C) row by row; `labels` (N,) are class indices, `validation_root` names the rows.
+def measure(
+    reference: Mapping[str, np.ndarray],
+    engine: Mapping[str, np.ndarray],
+    labels: np.ndarray | None,
+    *,
+    metric: str = TOP1,
+    function: own.Metric | None = None,
+    classes: bool = True,
+    validation_root: str,
+) -> DriftReport:
+    """Compare outputs `{name: (N, ...)}` row by row; `validation_root` names the rows.
 
-    `agreement` is the share of rows with the same argmax (the first of equal ones). `sqnr_db` is 10 log10 of the
-    reference's energy over the difference's, over all outputs together in float64; None where no output differs.
+    With `classes` the first output holds scores (N, C) and `labels` (N,) are class indices; `agreement` is then the share of rows with the
+    same argmax (the first of equal ones). `metric` is top1, or the name of `function`, a metric of the user's own. `sqnr_db` is
+    10 log10 of the reference's energy over the difference's, output by output in float64; None where an output does not differ.
 
     Raises ConfigError for an unknown metric, DataError for no rows, shapes that do not fit, a label that is no class of
-    the model, and an output that is not finite (naming the row).
+    the model, an output that is not finite (naming the row), and a metric that fails or gives no number.
     """
-    if metric not in METRICS:
-        raise ConfigError(f"Unknown metric {metric!r}", where="params.yaml: gates.metric", expected=f"one of {', '.join(METRICS)}", got=metric)
-    reference, engine, labels = np.asarray(reference), np.asarray(engine), np.asarray(labels)
-    _check_shapes(reference, engine, labels)
-    _check_labels(labels, classes=reference.shape[1])
-    for name, outputs in (("reference", reference), ("engine", engine)):
-        _check_finite(outputs, name)
+    if function is None and (metric != TOP1 or not classes):
+        expected = f"{TOP1} for a model with classes, or a function"
+        raise ConfigError(f"Unknown metric {metric!r}", where="params.yaml: gates.metric", expected=expected, got=metric)
+    reference = {name: np.asarray(array) for name, array in reference.items()}
+    engine = {name: np.asarray(array) for name, array in engine.items()}
+    first = next(iter(reference))
+    rows = len(reference[first])
+    _check_pairs(reference, engine, labels, rows)
+    if classes and labels is not None:
+        _check_shapes(reference[first], engine[first], labels)
+        _check_labels(labels, classes=reference[first].shape[1])
+    for side, outputs in (("reference", reference), ("engine", engine)):
+        for name, array in outputs.items():
+            _check_finite(array, side, name)
+    decibels = {name: _sqnr_db(reference[name], engine[name], name) for name in reference}
+    chosen, rechosen = (outputs[first].argmax(axis=1) if classes else np.zeros(rows) for outputs in (reference, engine))
+    shared: dict[str, Any] = {
+        "metric": metric,
+        "validation_rows": rows,
+        "validation_root": validation_root,
+        "agreement": int((chosen == rechosen).sum()) / rows if classes else None,
+        "sqnr_db": min((value for value in decibels.values() if value is not None), default=None),
+        "sqnr_db_by_output": decibels,
+    }
+    if function is None:
+        if labels is None:
+            raise DataError("There are no labels to be right about", where="validation rows", expected="class indices (N,)", got="no label column")
+        return _right_or_wrong(np.equal(chosen, labels), np.equal(rechosen, labels), shared)
+    scored = own.compare(function, metric, reference, engine, labels, rows)
+    if scored.right is not None:
+        return _right_or_wrong(*scored.right, shared)
+    return DriftReport(
+        **shared,
+        reference_value=scored.reference,
+        engine_value=scored.engine,
+        lost=None,
+        gained=None,
+        drop=scored.reference - scored.engine,
+        interval=scored.interval,
+        reference_interval=scored.reference_interval,
+        method=scored.method,
+    )
 
-    expected, got = reference.argmax(axis=1), engine.argmax(axis=1)
-    right, still_right = expected == labels, got == labels
-    rows = len(labels)
+
+def _right_or_wrong(right: np.ndarray, still_right: np.ndarray, shared: dict[str, Any]) -> DriftReport:
+    """The report of a metric that is right or wrong for each row; the gate computes the exact interval from the counts."""
+    rows = len(right)
     lost, gained = int((right & ~still_right).sum()), int((~right & still_right).sum())
     return DriftReport(
-        metric=metric,
-        validation_rows=rows,
-        validation_root=validation_root,
+        **shared,
         reference_value=int(right.sum()) / rows,
         engine_value=int(still_right.sum()) / rows,
         lost=lost,
         gained=gained,
         drop=(lost - gained) / rows,
-        agreement=int((expected == got).sum()) / rows,
-        sqnr_db=_sqnr_db(reference, engine),
+        interval=None,
+        reference_interval=None,
         method=METHOD,
     )
 
 
+def _check_pairs(reference: Mapping[str, np.ndarray], engine: Mapping[str, np.ndarray], labels: np.ndarray | None, rows: int) -> None:
+    if set(reference) != set(engine):
+        raise DataError("The outputs to compare differ in name", where="validation rows", expected=", ".join(reference), got=", ".join(engine))
+    for name, array in reference.items():
+        counts = {array.shape[0] if array.ndim else 0, engine[name].shape[0] if engine[name].ndim else 0, rows}
+        if labels is not None:
+            counts.add(labels.shape[0] if labels.ndim else 0)
+        if len(counts) != 1:
+            raise DataError(
+                "The outputs and labels to compare have different row counts",
+                where="validation rows",
+                expected="one row of each",
+                got=f"output {name}: reference {array.shape}, engine {engine[name].shape}, labels {None if labels is None else labels.shape}",
+            )
+        if array.shape != engine[name].shape:
+            raise DataError(
+                "The outputs to compare do not have one shape", where=f"output {name}", expected=str(array.shape), got=str(engine[name].shape)
+            )
+    if rows == 0:
+        raise DataError("There is nothing to compare", where="validation rows", expected="at least one row", got="none")
+
+
 def _check_shapes(reference: np.ndarray, engine: np.ndarray, labels: np.ndarray) -> None:
-    if len({array.shape[0] if array.ndim else 0 for array in (reference, engine, labels)}) != 1:
-        raise DataError(
-            "The outputs and labels to compare have different row counts",
-            where="validation rows",
-            expected="one row of each",
-            got=f"reference {reference.shape}, engine {engine.shape}, labels {labels.shape}",
-        )
-    if reference.ndim != 2 or engine.shape != reference.shape or labels.ndim != 1:
+    if reference.ndim != 2 or reference.shape[1] == 0 or labels.ndim != 1:
         raise DataError(
             "The outputs to compare do not have one score a class",
             where="validation rows",
-            expected="outputs (N, C) of one shape, labels (N,)",
+            expected="first output (N, C), labels (N,)",
             got=f"reference {reference.shape}, engine {engine.shape}, labels {labels.shape}",
-        )
-    if reference.size == 0:
-        raise DataError(
-            "There is nothing to compare", where="validation rows", expected="at least one row and one class", got=f"outputs {reference.shape}"
         )
 
 
@@ -84,20 +142,23 @@ def _check_labels(labels: np.ndarray, classes: int) -> None:
         )
 
 
-def _check_finite(outputs: np.ndarray, name: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+def _check_finite(outputs: np.ndarray, side: str, name: str) -> None:
+    if outputs.dtype.kind not in "fc":
+        return
+    flat = outputs.reshape(len(outputs), -1)
+    bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if bad.size:
-        row = outputs[bad[0]]
+        row = flat[bad[0]]
         raise DataError(
-            f"An output of the {name} is not finite",
-            where=f"validation row {bad[0]}" + (f" and {bad.size - 1} more" if bad.size > 1 else ""),
-            expected="finite scores",
-            got=f"{row[~np.isfinite(row)][0]} for class {int(np.flatnonzero(~np.isfinite(row))[0])}",
+            f"An output of the {side} is not finite",
+            where=f"validation row {bad[0]}" + (f" and {bad.size - 1} more" if bad.size > 1 else "") + f", output {name}",
+            expected="finite numbers",
+            got=f"{row[~np.isfinite(row)][0]} at place {int(np.flatnonzero(~np.isfinite(row))[0])}",
             next="look for an overflow in the model, or for such a value in the row",
         )
 
 
-def _sqnr_db(reference: np.ndarray, engine: np.ndarray) -> float | None:
+def _sqnr_db(reference: np.ndarray, engine: np.ndarray, name: str) -> float | None:
     exact = reference.astype(np.float64)
     noise = float(np.square(exact - engine.astype(np.float64)).sum())
     if noise == 0:
@@ -106,7 +167,7 @@ def _sqnr_db(reference: np.ndarray, engine: np.ndarray) -> float | None:
     if signal == 0:
         raise DataError(
             "Every output of the reference is zero, and the engine's are not",
-            where="validation rows",
+            where=f"validation rows, output {name}",
             expected="a reference that answers",
             got="zeros",
             next="check the checkpoint and the exported model",

@@ -7,6 +7,7 @@ was itself unsteady, the machine is to blame as much as the engine: the check is
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -99,11 +100,16 @@ def _cause(check: Check) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{100 * value:.3g} %" if unit == "fraction" else f"{value:.3g}x"
+    return {"fraction": f"{100 * value:.3g} %", "score": f"{value:.4g}"}.get(unit, f"{value:.3g}x")
 
 
 def drop_check(drift: DriftReport, max_drop: float) -> Check:
-    """Paired non-inferiority: is the drop in accuracy within `max_drop` (a fraction)?"""
+    """Paired non-inferiority: is the drop within `max_drop` (a fraction of rows, or in the unit of a metric of the user's own)?"""
+    if drift.interval is not None:
+        return _own_metric_check("metric_drop", drift, drift.drop, drift.interval, max_drop, "max")
+    if drift.lost is None or drift.gained is None:
+        why = "the drift report holds neither counts nor an interval"
+        return Check("accuracy_drop", Verdict.NOT_MEASURED, None, None, max_drop, "max", "fraction", why, "run `dvc repro` to validate again")
     interval = paired.compare(drift.lost, drift.gained, drift.validation_rows, ACCURACY_SIDE)
     wanted = paired.rows_to_decide(drift.lost, drift.gained, drift.validation_rows, max_drop, ACCURACY_SIDE)
     decide = "" if wanted is None else f"about {wanted} validation rows in all, if rows go on to flip as these did"
@@ -115,6 +121,8 @@ def drop_check(drift: DriftReport, max_drop: float) -> Check:
 
 def reference_check(drift: DriftReport, min_reference: float) -> Check:
     """Is the float reference itself good enough? Catches an FP32 and INT8 that are equally wrong. Clopper-Pearson interval."""
+    if drift.reference_interval is not None:
+        return _own_metric_check("reference_metric", drift, drift.reference_value, drift.reference_interval, min_reference, "min")
     rows, right = drift.validation_rows, round(drift.reference_value * drift.validation_rows)
     low = float(special.betaincinv(right, rows - right + 1, 1 - ACCURACY_SIDE)) if right else 0.0
     high = float(special.betaincinv(right + 1, rows - right, ACCURACY_SIDE)) if right < rows else 1.0
@@ -123,6 +131,19 @@ def reference_check(drift: DriftReport, min_reference: float) -> Check:
     decide = "more validation rows" if verdict is Verdict.UNDECIDED else ""
     evidence = f"{right} of {rows} rows right in float; exact binomial (Clopper-Pearson)"
     return Check("reference_accuracy", verdict, drift.reference_value, interval, min_reference, "min", "fraction", evidence, decide)
+
+
+def _own_metric_check(name: str, drift: DriftReport, figure: float, interval: Interval, limit: float, limit_is: str) -> Check:
+    """A metric's figure against its limit, by the interval that was measured with it."""
+    verdict, decide = judge(interval, limit, limit_is), ""
+    if verdict is Verdict.UNDECIDED:
+        gap = abs(limit - figure)
+        reach = max(interval.high - figure, figure - interval.low)
+        wanted = drift.validation_rows * (reach / gap) ** 2 if gap > 0 else math.inf
+        decide = "another limit or a better build: the figure is too near the limit"
+        if wanted < paired.MAX_ROWS_TO_DECIDE:
+            decide = f"about {math.ceil(wanted)} validation rows in all, if new rows are like these"
+    return Check(name, verdict, figure, interval, limit, limit_is, "score", f"{drift.validation_rows} rows, {drift.metric}; {drift.method}", decide)
 
 
 def share_check(census: Census, least: float) -> Check:
@@ -231,9 +252,9 @@ def figures_of(validation: Validation) -> dict[str, float]:
         found = latency.estimate(values, 0.5)
         return found.figure if found else None
 
+    names = ("float_accuracy", "int8_accuracy") if drift.interval is None else ("float_metric", "int8_metric")
     figures = {
-        "float_accuracy": drift.reference_value,
-        "int8_accuracy": drift.engine_value,
+        **dict(zip(names, (drift.reference_value, drift.engine_value), strict=True)),
         "drop": drift.drop,
         "agreement": drift.agreement,
         "sqnr_db": drift.sqnr_db,

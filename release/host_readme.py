@@ -45,7 +45,8 @@ Put `qwarm.pyz` on `PYTHONPATH`.
     outputs = served.infer(inputs)
 
 When `open` returns, the bundle is verified, loaded and warm in this process. `prepare` takes one raw row, or a list of rows, to tensors with a batch
-axis (preprocess.py). `infer` pads a batch size that was not warmed to the next that was, and cuts the answer back; many threads may call it.
+axis (preprocess.py). `infer` pads a size that was not warmed to the next that was (the batch, and each axis whose inputs declare a pad value), and
+cuts the answer back; many threads may call it.
 `served.labels` names the classes. Every worker process opens the bundle for itself: warmth does not outlive a process and is not inherited by a fork.
 """
 
@@ -126,7 +127,7 @@ def inside(labels: int) -> list[tuple[str, str]]:
         ("manifest.json", "every file's size and sha256, targets, verdicts, data-role digests, provenance"),
         ("manifest.sha256", "sha256 of manifest.json (`sha256sum -c manifest.sha256`)"),
         ("preprocess.py", "one raw row to the model's tensors; the very function that calibration and validation used"),
-        ("labels.json", f"names of the {labels} classes, by index"),
+        ("labels.json", f"names of the {labels} classes, by index" if labels else "an empty list: the model has no classes"),
         ("warmup/rows.npz", "real rows that make an engine hot; disjoint from all other data roles"),
         ("targets/T/engine.json", "what target T's engine was built from and for, its files and its census of executed precision"),
         ("targets/T/plan.json", "the warm-up plan: ordered steps, bound to engine and rows"),

@@ -28,17 +28,24 @@ def figure_text(check: Check) -> str:
     """The figure in the check's own unit."""
     if check.figure is None:
         return "-"
-    return {"fraction": f"{100 * check.figure:.2f} %", "ms": f"{check.figure:.2f} ms"}.get(check.unit, f"{check.figure:.2f}x")
+    return {"fraction": f"{100 * check.figure:.2f} %", "ms": f"{check.figure:.2f} ms", "score": f"{check.figure:.4g}"}.get(
+        check.unit, f"{check.figure:.2f}x"
+    )
 
 
 def limit_text(check: Check) -> str:
     """The limit with its direction."""
     if check.limit is None:
         return ""
-    value = f"{100 * check.limit:g} %" if check.unit == "fraction" else f"{check.limit:g}x"
+    value = {"fraction": f"{100 * check.limit:g} %", "score": f"{check.limit:g}"}.get(check.unit, f"{check.limit:g}x")
     return f"{'at most' if check.limit_is == 'max' else 'at least'} {value}"
 
 
+OWN_METRIC = (
+    ("metric FP32 -> INT8", "{float_metric:.4g} -> {int8_metric:.4g} on {validation_rows:.0f} rows"),
+    ("paired difference", "{drop:+.4g} lost"),
+)
+"""In place of the first two lines when the metric is one of the user's own."""
 LINES = (
     ("accuracy FP32 -> INT8", "{float_accuracy:.2%} -> {int8_accuracy:.2%} on {validation_rows:.0f} rows"),
     ("paired difference", "{drop:+.2%} of rows lost, net"),
@@ -55,12 +62,12 @@ LINES = (
 def lines(evidence: Evidence) -> list[tuple[str, str]]:
     """Label and text of each line; "not measured" where a figure is absent."""
     found = []
-    for label, text in LINES:
+    for label, text in (*OWN_METRIC, *LINES[2:]) if "float_metric" in evidence.figures else LINES:
         try:
             found.append((label, text.format(**evidence.figures)))
         except KeyError:
             found.append((label, "not measured"))
-    drop = next((check for check in evidence.checks if check.name == "accuracy_drop" and check.interval), None)
+    drop = next((check for check in evidence.checks if check.name in ("accuracy_drop", "metric_drop") and check.interval), None)
     if drop is not None:
         found[1] = (found[1][0], f"{figure_text(drop)} lost, net; interval {interval_text(drop)}")
     return found

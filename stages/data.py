@@ -22,5 +22,6 @@ def run() -> str:
             next="add data.write, or take the stage `data` out of dvc.yaml and `dvc add` your source",
         )
     path = Path(config.data.source.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     load_object(config.data.write)(path)
     return f"{path}: {path.stat().st_size} bytes, sha256 {sha256_file(path)[:12]}"

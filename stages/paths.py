@@ -15,6 +15,7 @@ WARM = Path("build/warm")
 VALIDATE = Path("build/validate")
 EVIDENCE = Path("evidence")
 PLATFORMS = Path("platforms")
+TOOL = Path("qwarm.json")
 REPORT = Path("build/report")
 RELEASE = Path("build/release")
 DEVELOPMENT_PUBLIC_KEY = RELEASE / "development.pub"

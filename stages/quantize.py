@@ -18,7 +18,9 @@ def run(scheme: str) -> str:
     check_bound(ranges, exported, role_manifest(config, "calibration"))
     rows, _ = role_arrays(config, "search")
     with bar(f"quantize@{scheme}") as report:
-        quantized = tensorrt_scheme.quantize(paths.EXPORT / "model.onnx", exported, ranges, paths.QUANTIZED / scheme, rows, progress=report)
+        quantized = tensorrt_scheme.quantize(
+            paths.EXPORT / "model.onnx", exported, ranges, paths.QUANTIZED / scheme, rows, classes=config.data.labels is not None, progress=report
+        )
     left = ", ".join(f"{node.node} ({node.reason})" for node in quantized.float_nodes) or "none"
     return (
         f"{scheme}: {quantized.quantize_linear} QuantizeLinear, {quantized.dequantize_linear} DequantizeLinear, "

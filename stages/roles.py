@@ -25,6 +25,7 @@ def run() -> str:
             sizes={str(role): size for role, size in config.data.roles.items()},
             seed=config.data.seed,
             preprocess_sha256=preprocess_sha256,
+            shapes=config.model.axis_ranges(),
             progress=report,
         )
     prove_disjoint(roles)

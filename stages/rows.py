@@ -32,13 +32,15 @@ def role_manifest(config: Config, role: str) -> Roles:
     return roles
 
 
-def role_batches(config: Config, role: str, batch_rows: int) -> Iterator[tuple[Batch, np.ndarray]]:
-    """Preprocessed batches `{input: (N, ...)}` and labels `(N,)` of one role, each row checked against the manifest."""
+def role_batches(config: Config, role: str, batch_rows: int) -> Iterator[tuple[Batch, np.ndarray | None]]:
+    """Preprocessed batches `{input: (N, ...)}` and labels `(N,)`, None without a label column, of one role; each row is held to the manifest."""
     prepare, _ = load_prepare(config.data.preprocess, Path())
-    return batches(open_source(config.data, Path()), role_manifest(config, role), role, prepare, config.model.input_specs(), batch_rows)
+    source, model = open_source(config.data, Path()), config.model
+    return batches(source, role_manifest(config, role), role, prepare, model.input_specs(), batch_rows, model.axis_ranges())
 
 
-def role_arrays(config: Config, role: str) -> tuple[Batch, np.ndarray]:
+def role_arrays(config: Config, role: str) -> tuple[Batch, np.ndarray | None]:
     """All rows of a small role at once."""
     prepare, _ = load_prepare(config.data.preprocess, Path())
-    return arrays(open_source(config.data, Path()), role_manifest(config, role), role, prepare, config.model.input_specs())
+    source, model = open_source(config.data, Path()), config.model
+    return arrays(source, role_manifest(config, role), role, prepare, model.input_specs(), model.axis_ranges())

@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 
 import engines
-from pipeline.config import Config, load_config
+from pipeline.config import TOP1, Config, load_config
+from pipeline.digests import sha256_file
+from pipeline.loading import load_object, source_file
+from pipeline.padding import cut
 from pipeline.progress import bar, track
 from pipeline.records import ColdStartReport, DriftReport, Engine, Platform, Trial, Validation, WarmupPlan
 from release import drift, gates
@@ -17,14 +20,14 @@ from release.provenance import code_sha256
 from stages import paths
 from stages.rows import role_batches, role_manifest
 from warmup.coldstart import engine_command, measure
-from warmup.plan import ladder_plan, rungs
+from warmup.plan import axis_rungs, ladder_plan, pad_to_plan, rungs
 
 
 def run(target: str) -> str:
     config = load_config(paths.PARAMS)
     platform = Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`")
     plan = WarmupPlan.load(paths.WARM / target / "plan.json", next=f"run `dvc repro warm@{target}`")
-    report = _accuracy(config, target, max(rungs(plan)))
+    report = _accuracy(config, target, plan)
     roles = role_manifest(config, "validation")
     int8 = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
     bound_to = {
@@ -37,6 +40,8 @@ def run(target: str) -> str:
         "preprocess_sha256": roles.preprocess_sha256,
         "code_sha256": code_sha256(),
     }
+    if (source := source_file(config.gates.metric)) is not None:
+        bound_to["metric_sha256"] = sha256_file(source)
     with tempfile.TemporaryDirectory() as scratch:
         commands = _commands(config, target, plan, Path(scratch))
         trials: tuple[Trial, ...] = ()
@@ -64,25 +69,43 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _accuracy(config: Config, target: str, batch_rows: int) -> DriftReport:
-    """Run both engines over the validation role, `batch_rows` rows at a time, on the same batches."""
-    outputs: dict[str, list[np.ndarray]] = {"int8": [], "float32": []}
+def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
+    """Run both engines over the validation role, on the same batches padded as a host pads them; every output is compared."""
+    function = None if config.gates.metric == TOP1 else load_object(config.gates.metric)
+    specs, ladder = config.model.input_specs(), axis_rungs(plan)
+    batch_rows = max(rungs(plan))
+    outputs: dict[str, list[dict[str, np.ndarray]]] = {"int8": [], "float32": []}
     labels: list[np.ndarray] = []
     role = role_manifest(config, "validation").roles["validation"]
     folder = paths.ENGINES / target
     with engines.open_engine(folder / "int8") as int8, engines.open_engine(folder / "float32") as float32:
         batches = role_batches(config, "validation", batch_rows)
         for batch, batch_labels in track(batches, f"validate@{target}: accuracy", -(-len(role.rows) // batch_rows)):
-            labels.append(batch_labels)
+            labels += [] if batch_labels is None else [batch_labels]
+            padded, sizes = pad_to_plan(batch, specs, ladder)
             for name, session in (("int8", int8), ("float32", float32)):
-                outputs[name].append(session.run(batch)[config.model.outputs[0]])
+                outputs[name].append(cut(session.run(padded), session.engine.outputs, sizes))
     return drift.measure(
-        np.concatenate(outputs["float32"]),
-        np.concatenate(outputs["int8"]),
-        np.concatenate(labels),
+        _joined(outputs["float32"]),
+        _joined(outputs["int8"]),
+        np.concatenate(labels) if labels else None,
         metric=config.gates.metric,
+        function=function,
+        classes=config.data.labels is not None,
         validation_root=role.merkle_root,
     )
+
+
+def _joined(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Batches of outputs to `{name: (N, ...)}`; along an axis whose size differs from batch to batch, the end is filled with zeros."""
+    joined = {}
+    for name in batches[0]:
+        parts = [batch[name] for batch in batches]
+        longest = np.max([part.shape[1:] for part in parts], axis=0) if parts[0].ndim > 1 else ()
+        joined[name] = np.concatenate(
+            [np.pad(part, [(0, 0), *((0, int(size) - have) for size, have in zip(longest, part.shape[1:], strict=True))]) for part in parts]
+        )
+    return joined
 
 
 def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> dict[str, list[str]]:
@@ -94,7 +117,7 @@ def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> d
     float_engine = Engine.load(folder / "float32" / "engine.json")
     float_plan = ladder_plan(
         float_engine, rows, batches=config.warmup.batches, concurrency=config.warmup.concurrency,
-        iterations=plan.steps[0].iterations, max_seconds=config.warmup.max_seconds, found_by=plan.found_by,
+        shapes=config.warmup.shapes, iterations=plan.steps[0].iterations, max_seconds=config.warmup.max_seconds, found_by=plan.found_by,
     )  # fmt: skip
     float_plan.save(scratch / "plan.json")
     requests = config.gates.requests

@@ -16,6 +16,7 @@ from stages import paths
 from stages.rows import role_arrays
 from warmup.find import find_iterations
 from warmup.plan import ladder_plan
+from warmup.runner import record
 
 
 def run(target: str) -> str:
@@ -26,13 +27,14 @@ def run(target: str) -> str:
         ladder_plan,
         batches=config.warmup.batches,
         concurrency=config.warmup.concurrency,
+        shapes=config.warmup.shapes,
         max_seconds=config.warmup.max_seconds,
     )
     with replacing_folder(paths.WARM / target) as out:
         save_arrays(out / "rows.npz", rows)
         with engines.open_engine(folder) as session:
             engine = session.engine
-            save_arrays(out / "expected.npz", outputs_alone(session, rows))
+            save_arrays(out / "expected.npz", record(session, rows, config.warmup.shapes))
         iterations, found_by = config.warmup.iterations, "params.yaml"
         if iterations == "auto":
             with bar(f"warm@{target}: find the shortest plan in fresh processes") as report:
@@ -40,13 +42,6 @@ def run(target: str) -> str:
         plan = ladder(engine, rows, iterations=iterations, found_by=found_by)
         plan.save(out / "plan.json")
     return f"{target}: {len(plan.steps)} steps of {iterations} iterations ({found_by})"
-
-
-def outputs_alone(session: engines.Session, rows: Batch) -> dict[str, np.ndarray]:
-    """The output of each warm-up row run alone, `{name: (rows, ...)}`: what a host compares its own with."""
-    count = len(next(iter(rows.values())))
-    alone = [session.run({name: array[index : index + 1] for name, array in rows.items()}) for index in range(count)]
-    return {name: np.concatenate([outputs[name] for outputs in alone]) for name in alone[0]}
 
 
 def save_arrays(path: Path, arrays: Batch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import numpy as np
@@ -12,8 +13,10 @@ import numpy as np
 from engines.contract import Session
 from pipeline.digests import sha256_arrays
 from pipeline.errors import Refused, TrialError
+from pipeline.padding import fit
 from pipeline.records import WarmupPlan, WarmupResult, WarmupStep
 from pipeline.tensors import Batch
+from warmup.plan import batch_axis, expected_name, other_sizes
 
 TOLERANCE = 0.05
 """Largest difference from a recorded output, over that output's largest absolute value. Batch sizes take different kernels whose float
@@ -24,7 +27,7 @@ def run_plan(session: Session, plan: WarmupPlan, rows: Batch, expected: Batch | 
     """Run every step; a step of n threads holds n of the session's slots at once, so each of them meets each shape.
     On a session with fewer slots than that, as many threads run as there are slots.
 
-    `rows` are the warm-up arrays the plan was made for, `expected` the recorded output of each row run alone. Raises Refused when
+    `rows` are the warm-up arrays the plan was made for, `expected` the recorded output of each row run alone (`record`). Raises Refused when
     the plan is of another engine or other rows, or reaches fewer slots than `session` has, TrialError when it takes longer than
     `plan.max_seconds`, an output is not finite, or one is further than `TOLERANCE` from what was recorded.
     """
@@ -33,12 +36,29 @@ def run_plan(session: Session, plan: WarmupPlan, rows: Batch, expected: Batch | 
     seconds = []
     for number, step in enumerate(plan.steps, start=1):
         begun = time.monotonic()
-        batch = {name: array[list(step.rows)] for name, array in rows.items()}
+        chosen = {name: array[list(step.rows)] for name, array in rows.items()}
+        batch = fit(chosen, session.engine.inputs, step.sizes)
         threads = min(step.threads, session.concurrency)
         where = f"step {number} of {len(plan.steps)}: {_sizes(step)}, {threads} threads"
         _Step(session, step, threads, batch, expected, where, plan.max_seconds, started + plan.max_seconds).run()
         seconds.append(time.monotonic() - begun)
     return WarmupResult(tuple(seconds), time.monotonic() - started)
+
+
+def record(session: Session, rows: Batch, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray]:
+    """The output of each warm-up row run alone, `{name: (rows, ...)}`: what a host compares its own with.
+
+    A model with named axes other than the batch has one record for each combination of their warmed sizes (`expected_name`).
+    """
+    engine = session.engine
+    axis, count = batch_axis(engine.inputs), len(next(iter(rows.values())))
+    smallest = engine.shapes[axis].min
+    recorded: dict[str, np.ndarray] = {}
+    for sizes in other_sizes(engine.inputs, engine.shapes, shapes):
+        fitted = fit(rows, engine.inputs, {**sizes, axis: count})
+        alone = [session.run({name: np.repeat(array[index : index + 1], smallest, 0) for name, array in fitted.items()}) for index in range(count)]
+        recorded |= {expected_name(name, sizes): np.concatenate([outputs[name][:1] for outputs in alone]) for name in alone[0]}
+    return recorded
 
 
 def _refuse_foreign(session: Session, plan: WarmupPlan, rows: Batch) -> None:
@@ -111,13 +131,14 @@ class _Step:
         )
 
     def check(self, outputs: Batch) -> None:
+        others = {axis: size for axis, size in self.step.sizes.items() if axis != batch_axis(self.session.engine.inputs)}
         for name, output in outputs.items():
             if output.dtype.kind == "f" and not np.isfinite(output).all():
                 bad = [index for index, row in zip(self.step.rows, output, strict=False) if not np.isfinite(row).all()]
                 where = f"{self.where}; output {name}, warm-up rows {bad[:5]}"
                 raise TrialError("A warm-up output is not finite", where=where, expected="finite numbers", got="NaN or infinity")
             if self.expected is not None:
-                self.compare(name, output, self.expected)
+                self.compare(expected_name(name, others), output, self.expected)
 
     def compare(self, name: str, output: np.ndarray, expected: Batch) -> None:
         if name not in expected or output.shape[1:] != expected[name].shape[1:]:

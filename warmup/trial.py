@@ -27,12 +27,13 @@ import engines  # noqa: E402
 from engines.contract import Session  # noqa: E402
 from engines.stored import read_engine  # noqa: E402
 from pipeline.errors import QwarmError, RecordError  # noqa: E402
+from pipeline.padding import fit  # noqa: E402
 from pipeline.platforms import usable_cores  # noqa: E402
-from pipeline.records import Trial, WarmupPlan  # noqa: E402
+from pipeline.records import Engine, Trial, WarmupPlan  # noqa: E402
 from pipeline.tensors import Batch  # noqa: E402
 from warmup.control import Control  # noqa: E402
 from warmup.elsewhere import Elsewhere  # noqa: E402
-from warmup.plan import batch_axis, pad_to_rung, rungs  # noqa: E402
+from warmup.plan import axis_rungs, batch_axis, pad_to_plan  # noqa: E402
 from warmup.runner import run_plan  # noqa: E402
 
 SIZING = 10
@@ -107,6 +108,14 @@ def read_rows(path: Path) -> dict[str, np.ndarray]:
         raise RecordError("Warm-up rows cannot be read", where=str(path), expected="an .npz of named arrays", got=str(error)) from error
 
 
+def first_request(engine: Engine, rows: Batch) -> dict[str, np.ndarray]:
+    """The first warm-up rows as the smallest batch, other named axes at their typical size. The session refuses rows of another model."""
+    if set(rows) != {spec.name for spec in engine.inputs}:
+        return dict(rows)
+    axis = batch_axis(engine.inputs)
+    return fit(rows, engine.inputs, {**{name: allowed.opt for name, allowed in engine.shapes.items()}, axis: engine.shapes[axis].min})
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m warmup.trial", description="Time one engine in this process; started by warmup.coldstart.")
     parser.add_argument("--engine", type=Path, required=True, help="engine folder")
@@ -136,10 +145,9 @@ def _trial(options: argparse.Namespace, phases: Phases) -> Trial:
     engines.backend(engine.target).preload(engine.target)
     phases.mark("imports")
     rows = read_rows(options.rows)
-    smallest = engine.shapes[batch_axis(engine.inputs)].min
-    request: Batch = {name: array[:smallest] for name, array in rows.items()}
+    request: Batch = first_request(engine, rows)
     if plan is not None:
-        request, _ = pad_to_rung(request, engine.inputs, rungs(plan))
+        request, _ = pad_to_plan(request, engine.inputs, axis_rungs(plan))
     return measure(
         lambda: engines.open_engine(options.engine, concurrency=plan.concurrency if plan is not None else options.concurrency),
         request,

@@ -15,9 +15,10 @@ import torch
 from calibration.checkpoint import load_checkpoint, load_module
 from calibration.export import export
 from calibration.graph import nodes_that_fix
-from calibration.parity import compare, fit, points
+from calibration.parity import compare, points
 from pipeline.config import ModelConfig
 from pipeline.errors import ModelError
+from pipeline.padding import fit
 from pipeline.records import ExportedModel
 from pipeline.tensors import AxisRange, Batch, TensorSpec
 

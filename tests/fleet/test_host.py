@@ -79,7 +79,7 @@ def test_prepare(served: fleet.Served) -> None:
     for raw, name in (([{"picture": picture}, {}], "row 1"), ([{"picture": picture.astype(float)}], "row 0"), ([], "no row")):
         with pytest.raises(InputError, match=name):
             served.prepare(raw)
-    with pytest.raises(InputError, match="differ in shape"):
+    with pytest.raises(InputError, match="have different shapes"):
         served.prepare([{"picture": picture}, {"picture": picture[:4]}])
     with pytest.raises(InputError):
         served.prepare({"picture": picture[:4]})

@@ -87,7 +87,7 @@ def test_enum_by_unknown_name_is_refused() -> None:
 
 
 def test_nested_specs_and_ranges_keep_their_types() -> None:
-    spec = TensorSpec.from_json({"name": "x", "dtype": "float32", "shape": ["batch", 3]})
+    spec = TensorSpec.from_json({"name": "x", "dtype": "float32", "shape": ["batch", 3], "pad": None})
     assert spec.shape == ("batch", 3)
     assert spec.concrete({"batch": 4}) == (4, 3)
     assert Engine.__dataclass_fields__["shapes"].type == "dict[str, AxisRange]"

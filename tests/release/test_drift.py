@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.records import DriftReport
-from release.drift import measure
+from release import drift
 
 ROOT = "ab" * 32
 REFERENCE = np.array([[2, 1, 0], [0, 2, 1], [0, 1, 2], [2, 0, 1], [1, 2, 0]], np.float32)
 LABELS = np.array([0, 1, 2, 1, 0])  # the reference is right in rows 0, 1, 2
+
+
+def measure(reference: np.ndarray, engine: np.ndarray, labels: np.ndarray, **settings: Any) -> DriftReport:
+    return drift.measure({"logits": reference}, {"logits": engine}, labels, **settings)
 
 
 def test_figures_of_a_small_example() -> None:
@@ -53,7 +58,7 @@ def test_sqnr_is_taken_in_double_precision() -> None:
 def test_an_output_that_is_not_finite_names_the_row(name: str, value: float) -> None:
     outputs = {"reference": REFERENCE.copy(), "engine": REFERENCE.copy()}
     outputs[name][3, 1] = value
-    with pytest.raises(DataError, match=rf"(?s)output of the {name} is not finite.*row 3\b.*class 1"):
+    with pytest.raises(DataError, match=rf"(?s)output of the {name} is not finite.*row 3\b.*place 1"):
         measure(outputs["reference"], outputs["engine"], LABELS, validation_root=ROOT)
 
 
@@ -63,7 +68,7 @@ def test_an_output_that_is_not_finite_names_the_row(name: str, value: float) -> 
         (REFERENCE, REFERENCE[:4], LABELS, "different row counts"),
         (REFERENCE, REFERENCE, LABELS[:4], "different row counts"),
         (REFERENCE[:0], REFERENCE[:0], LABELS[:0], "nothing to compare"),
-        (REFERENCE, REFERENCE[:, :2], LABELS, "one score a class"),
+        (REFERENCE, REFERENCE[:, :2], LABELS, "one shape"),
         (REFERENCE[:, 0], REFERENCE[:, 0], LABELS, "one score a class"),
         (REFERENCE, REFERENCE, LABELS[:, None], "one score a class"),
         (REFERENCE, REFERENCE, LABELS.astype(float), "no class indices"),

@@ -20,7 +20,10 @@ STEADY = [1.0] * 99
 
 def drift(lost: int = 2, gained: int = 2, rows: int = 2000, right: int = 1950) -> DriftReport:
     after = right - lost + gained
-    return DriftReport("top1", rows, "ef" * 32, right / rows, after / rows, lost, gained, (lost - gained) / rows, 0.99, 25.0, paired.METHOD)
+    drop = (lost - gained) / rows
+    return DriftReport(
+        "top1", rows, "ef" * 32, right / rows, after / rows, lost, gained, drop, None, None, 0.99, 25.0, {"logits": 25.0}, paired.METHOD
+    )
 
 
 def process(variant: str, first: float = 1.0, p50: float = 1.0, slowest: float = 1.0, control: Sequence[float] = STEADY) -> Trial:
