@@ -7,8 +7,9 @@ from pathlib import Path
 from engines import backend
 from pipeline.config import load_config
 from pipeline.platforms import package_version
-from pipeline.records import ExportedModel, Roles
+from pipeline.records import ExportedModel, Platform, Roles
 from release import bundle, pyz, signing
+from release.bindings import belong, bindings
 from release.provenance import provenance
 from stages import paths
 from stages.report import evidences
@@ -23,6 +24,10 @@ def run() -> str:
     found = evidences()
     shipping = [evidence.target for evidence in found if evidence.ships]
     runtimes = {package for target in shipping for package in backend(target).HOST_PACKAGES[target]}
+    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    roles = Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")
+    platforms = {target: Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`") for target in shipping}
+    belong(found, {target: bindings(config, exported, roles, platform) for target, platform in platforms.items()})
     sign = config.release.sign
     key = signing.open_key(sign.key, development=sign.development) if sign else None
     packages = {*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()), *runtimes}
@@ -35,8 +40,8 @@ def run() -> str:
         left_out={},
         engines={target: paths.ENGINES / target / "int8" for target in shipping},
         warm={target: paths.WARM / target for target in shipping},
-        exported=ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`"),
-        roles=Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`"),
+        exported=exported,
+        roles=roles,
         preprocess=(Path(source), function),
         host_packages={package: package_version(package) for package in sorted(packages)},
         provenance=provenance(paths.LOCK, config.model_dump(mode="json")),

@@ -10,13 +10,12 @@ import numpy as np
 
 import engines
 from pipeline.config import TOP1, Config, load_config
-from pipeline.digests import sha256_file
-from pipeline.loading import load_object, source_file
+from pipeline.loading import load_object
 from pipeline.padding import cut
 from pipeline.progress import bar, track
-from pipeline.records import ColdStartReport, DriftReport, Engine, Platform, Trial, Validation, WarmupPlan
+from pipeline.records import ColdStartReport, DriftReport, Engine, ExportedModel, Platform, Trial, Validation, WarmupPlan
 from release import drift, gates
-from release.provenance import code_sha256
+from release.bindings import bindings
 from stages import paths
 from stages.rows import role_batches, role_manifest
 from warmup.coldstart import engine_command, measure
@@ -30,18 +29,8 @@ def run(target: str) -> str:
     report = _accuracy(config, target, plan)
     roles = role_manifest(config, "validation")
     int8 = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
-    bound_to = {
-        "engine_sha256": int8.digest(),
-        "onnx_sha256": int8.model_sha256,
-        "plan_sha256": plan.digest(),
-        "platform_key": platform.key,
-        "machine_id": platform.machine_id,
-        "validation_root": roles.roles["validation"].merkle_root,
-        "preprocess_sha256": roles.preprocess_sha256,
-        "code_sha256": code_sha256(),
-    }
-    if (source := source_file(config.gates.metric)) is not None:
-        bound_to["metric_sha256"] = sha256_file(source)
+    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    bound_to = {**bindings(config, exported, roles, platform), "engine_sha256": int8.digest(), "plan_sha256": plan.digest()}
     with tempfile.TemporaryDirectory() as scratch:
         commands = _commands(config, target, plan, Path(scratch))
         trials: tuple[Trial, ...] = ()

@@ -9,7 +9,7 @@ import numpy as np
 
 import engines
 from pipeline.config import load_config
-from pipeline.files import replacing_folder
+from pipeline.files import replacing_folder, write_json
 from pipeline.progress import bar
 from pipeline.tensors import Batch
 from stages import paths
@@ -41,6 +41,7 @@ def run(target: str) -> str:
                 iterations, found_by = find_iterations(folder, out / "rows.npz", partial(ladder, engine, rows), progress=report)
         plan = ladder(engine, rows, iterations=iterations, found_by=found_by)
         plan.save(out / "plan.json")
+    write_json(paths.WARM / f"{target}.json", {"plan_sha256": plan.digest(), "iterations": iterations, "found_by": found_by})
     return f"{target}: {len(plan.steps)} steps of {iterations} iterations ({found_by})"
 
 

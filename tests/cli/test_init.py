@@ -117,7 +117,7 @@ def test_the_starters_graph_is_this_repositorys(starter: Path) -> None:
     assert users == {path.name for path in starter.glob("*.py")}
 
 
-PART_OF = {"pipeline", "calibration", "engines", "warmup", "release", "fleet"}
+PART_OF = {"pipeline", "calibration", "engines", "warmup", "release", "fleet", "stages"}
 
 
 def test_a_stage_depends_on_each_part_of_qwarm_that_it_runs_but_training_on_none(starter: Path) -> None:
