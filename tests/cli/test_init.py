@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -142,6 +143,29 @@ def test_the_tool_stage_writes_a_digest_a_part_and_only_when_it_changed(tmp_path
     before = (tmp_path / "qwarm.json").stat().st_mtime_ns
     run()
     assert (tmp_path / "qwarm.json").stat().st_mtime_ns == before
+
+
+def test_pictures_in_a_folder_a_class_become_the_source(tmp_path: Path) -> None:
+    """What a user edits first in the classification starter: `FOLDER`, laid out as ImageNet is."""
+    from PIL import Image
+
+    from calibration.sources import open_source
+
+    folder = tmp_path / "project"
+    init(folder, "classification")
+    for index, name in enumerate(("circle", "cross", "square")):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        Image.new("L", (40, 30), 60 * index).save(tmp_path / "pictures" / name / "one.jpg")
+    edited = f"FOLDER = Path({str(tmp_path / 'pictures')!r})"
+    (folder / "data.py").write_text((folder / "data.py").read_text().replace("FOLDER: Path | None = None", edited))
+    load_object("data.py:write", folder)(tmp_path / "rows.parquet")
+    config = load_config(folder / "params.yaml")
+    data = config.data.model_copy(update={"source": config.data.source.model_copy(update={"path": str(tmp_path / "rows.parquet")})})
+    rows = list(open_source(data, folder).rows())
+    assert [row.label for row in rows] == [0, 1, 2]
+    prepared = load_object("preprocess.py:prepare", folder)(rows[1].raw)["image"]
+    assert prepared.shape == (3, 32, 32)
+    assert np.allclose(prepared, (60 / 255 - 0.5) / 0.25, atol=0.05)
 
 
 def test_a_used_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
