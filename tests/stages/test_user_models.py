@@ -84,7 +84,7 @@ class TestTransformer:
     def test_a_host_pads_to_a_warmed_size_and_the_answer_is_the_rows_own(
         self, released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with fleet.open(released / "build/release/text-0.1.0", state=tmp_path, allow_unsigned=True) as served:
+        with fleet.open(released / "build/release/text-0.1.0", state=tmp_path, key=released / "build/release/development.pub") as served:
             assert served.labels == ("billing", "delivery", "login", "praise")
             raw = [{"text": "refund my invoice charge"}, {"text": "the parcel is late and the courier lost the tracking again " * 3}]
             alone, together = served.prepare(raw[0]), served.prepare(raw)
@@ -137,7 +137,7 @@ class TestArrays:
         assert "accuracy" not in text.partition("## Data roles")[0].replace("accuracy_drop", "")
 
     def test_a_host_answers_with_both_outputs_and_no_labels(self, released: Path, tmp_path: Path) -> None:
-        with fleet.open(released / "build/release/arrays-0.1.0", state=tmp_path, allow_unsigned=True) as served:
+        with fleet.open(released / "build/release/arrays-0.1.0", state=tmp_path, key=released / "build/release/development.pub") as served:
             assert served.labels == ()
             random = np.random.default_rng(0)
             inputs = served.prepare([{"signal": random.random((4, 64)), "facts": random.random(3)} for _ in range(3)])
