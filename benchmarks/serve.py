@@ -1,13 +1,14 @@
-"""How fast is `serve`, and what does it cost over the bare engine? Loopback only; every answer is compared with the recorded one.
+"""How fast is `serve`, and what does it cost over the bare engine? Loopback only; every answer is checked, bit for bit.
 
     python benchmarks/serve.py --json build/bench/serve.json
 
 Two parts against one real `serve` process. Load: clients on kept-alive connections for some seconds, each sending its next
 request when the last was answered (a closed loop); throughput, p50, p99 and errors, which must be zero. Overhead: one request
 over HTTP and one bare `Session.run` on the same row in this process, taking turns in changing order; the median of the pairwise
-ratios and differences with its distribution-free interval (95 % a side). Raw samples are kept in the file. Clients and server
-share this machine's cores, so the load figures are those of both. Exit code 1 when an answer is wrong or missing, or when the server counted
-other requests than were sent.
+ratios and differences with its distribution-free interval (95 % a side). Raw samples are kept in the file. An answer is right
+when it is what `fleet.open` on the same bundle gives in this process. Clients and server share this machine's cores, so the
+load figures are those of both. Exit code 1 when an answer is wrong or missing, or when the server counted other requests than
+were sent.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from fleet.protocol import DATATYPE_OF
 from pipeline.errors import ConfigError, QwarmError
 from pipeline.platforms import machine_facts
 from warmup import latency
+from warmup.plan import axis_rungs, pad_to_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120.0
@@ -54,14 +56,18 @@ def newest_bundle(releases: Path) -> Path:
 
 
 class Rows:
-    """The bundle's warm-up rows one by one: as request bodies, as arrays, and their recorded outputs."""
+    """The bundle's warm-up rows one by one (or as many as the smallest batch): as request bodies, as arrays, and what they give."""
 
     def __init__(self, served: fleet.Served) -> None:
-        manifest, rows, expected = served.manifest, served.parts.rows, served.parts.expected
+        manifest, rows = served.manifest, served.parts.rows
         self.path = f"/v2/models/{manifest.name}/infer"
-        self.count = len(next(iter(rows.values())))
-        self.inputs = [{name: array[index : index + 1] for name, array in rows.items()} for index in range(self.count)]
-        self.expected = [{name: array[index].ravel() for name, array in expected.items()} for index in range(self.count)]
+        batch = manifest.shapes[str(manifest.inputs[0].shape[0])].min
+        self.count = len(next(iter(rows.values()))) - batch + 1
+        self.inputs = [{name: array[index : index + batch] for name, array in rows.items()} for index in range(self.count)]
+        ladder = axis_rungs(served.parts.plan)
+        self.padded = [pad_to_plan(inputs, manifest.inputs, ladder)[0] for inputs in self.inputs]
+        """What reaches the engine."""
+        self.expected = [{name: array.ravel() for name, array in served.infer(inputs).items()} for inputs in self.inputs]
         self.bodies = []
         for inputs in self.inputs:
             tensors = [
@@ -71,7 +77,7 @@ class Rows:
             self.bodies.append(json.dumps({"inputs": tensors}).encode())
 
     def right(self, index: int, content: bytes) -> bool:
-        """Whether an answer's body holds the recorded output of row `index`, bit for bit."""
+        """Whether an answer's body holds the outputs of row `index`, bit for bit."""
         outputs = {output["name"]: output["data"] for output in json.loads(content)["outputs"]}
         return all(np.array_equal(np.array(outputs[name], array.dtype), array) for name, array in self.expected[index].items())
 
@@ -130,7 +136,7 @@ class Client:
         if answer.status != 200:
             self.errors.append(f"status {answer.status}: {content[:200]!r}")
         elif not self.rows.right(index, content):
-            self.errors.append(f"row {index}: the answer is not the recorded one")
+            self.errors.append(f"row {index}: the answer is not what the engine gives")
         return elapsed
 
 
@@ -179,7 +185,7 @@ def overhead(address: tuple[str, int], rows: Rows, served: fleet.Served, pairs: 
 
     def bare(index: int) -> float:
         started = time.perf_counter()
-        served.session.run(rows.inputs[index])
+        served.session.run(rows.padded[index])
         return (time.perf_counter() - started) * 1000.0
 
     deadline = time.perf_counter() + seconds
