@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import calibration
-from calibration.parity import fit, sqnr_db
+from calibration.parity import fit
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
-from calibration.runtime import run_session, session
 from calibration.safe_names import hide, name_nodes, restore
-from pipeline.digests import sha256_bytes, sha256_file
-from pipeline.errors import QuantizeError, RangeError, disk_error
-from pipeline.files import replacing_folder
+from calibration.scheme import bound, finish
+from pipeline.errors import QuantizeError, disk_error
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
 from pipeline.tensors import Batch
@@ -49,46 +47,19 @@ def quantize(
     the float graph, both in ONNX Runtime exactly as written (its optimizer can break a valid Q/DQ model; what is deployed is
     judged later, in its own runtime). Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
-    steps = 3
-    if sha256_file(float_model) != exported.onnx_sha256 or ranges.onnx_sha256 != exported.onnx_sha256:
-        raise RangeError(
-            "The ranges were taken on another model",
-            where=str(float_model),
-            expected=f"ranges and file of model {exported.onnx_sha256}",
-            got=f"file {sha256_file(float_model)}, ranges of {ranges.onnx_sha256}",
-            next="run `dvc repro ranges`",
-        )
     import onnx
 
+    bound(float_model, exported, ranges)
     source = onnx.load(float_model)
     name_nodes(source)
-    progress(0, steps, "modelopt")
+    progress(0, 3, "modelopt")
     quantized = _place(source, exported, ranges, search_rows)
     placement = describe(source, quantized, exported)
     verify(quantized, ranges, placement)
-    content = bytes(quantized.SerializeToString(deterministic=True))
-    progress(1, steps, "search rows")
-    rows, db, agreement = _judge(float_model, content, exported, search_rows)
-    record = QuantizedModel(
-        scheme=SCHEME,
-        onnx_sha256=sha256_bytes(content),
-        float_sha256=exported.onnx_sha256,
-        ranges_sha256=ranges.digest(),
-        quantizer=f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}",
-        quantize_linear=placement.quantize_linear,
-        dequantize_linear=placement.dequantize_linear,
-        quantized_nodes=placement.quantized_nodes,
-        float_nodes=placement.float_nodes,
-        search_rows=rows,
-        search_sqnr_db=db,
-        search_agreement=agreement,
-    )
-    progress(2, steps, "write")
-    with replacing_folder(folder) as temporary:
-        (temporary / "model.onnx").write_bytes(content)
-        record.save(temporary / "quantized.json")
-    progress(3, steps, "")
-    return record
+    return finish(
+        SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}", placement, float_model, quantized, exported, ranges,
+        folder, search_rows, progress,
+    )  # fmt: skip
 
 
 def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch) -> onnx.ModelProto:
@@ -137,20 +108,3 @@ def _run_child(work: Path) -> None:
             got=f"exit {done.returncode}: " + " | ".join(done.stderr.strip().splitlines()[-5:])[-1500:],
             next="try the export without the operator that is named, or report it with the model",
         )
-
-
-def _judge(float_model: Path, content: bytes, exported: ExportedModel, rows: Batch) -> tuple[int, float | None, float]:
-    """Rows, SQNR in dB (null when equal) and top-1 agreement of the first output, Q/DQ against float."""
-    pair = [session(float_model, optimize=False), session(content, optimize=False)]
-    count, output = len(next(iter(rows.values()))), exported.outputs[0].name
-    batch = exported.shapes[str(exported.inputs[0].shape[0])]
-    collected: list[list[np.ndarray]] = [[], []]
-    for start in range(0, count, batch.max):
-        size = min(batch.max, count - start)
-        index = np.minimum(np.arange(start, start + max(size, batch.min)), start + size - 1)
-        for side, runtime in enumerate(pair):
-            collected[side].append(run_session(runtime, {name: array[index] for name, array in rows.items()})[output][:size])
-    reference, got = (np.concatenate(parts).reshape(count, -1) for parts in collected)
-    if not np.isfinite(got).all():
-        raise QuantizeError("The Q/DQ model gives values that are not finite", where=f"output {output}", expected="finite numbers")
-    return count, sqnr_db(reference, got), float(np.mean(reference.argmax(1) == got.argmax(1)))

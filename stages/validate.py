@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import tempfile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pipeline.records import ColdStartReport, DriftReport, Engine, Platform, Tri
 from release import drift, gates
 from release.provenance import code_sha256
 from stages import paths
+from stages.hardware import not_measured, now
 from stages.rows import role_batches, role_manifest
 from warmup.coldstart import engine_command, measure
 from warmup.plan import ladder_plan, rungs
@@ -22,6 +22,8 @@ from warmup.plan import ladder_plan, rungs
 
 def run(target: str) -> str:
     config = load_config(paths.PARAMS)
+    if reason := not_measured(target, paths.VALIDATE / f"{target}.json"):
+        return f"{target}: not measured, {reason}"
     platform = Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`")
     plan = WarmupPlan.load(paths.WARM / target / "plan.json", next=f"run `dvc repro warm@{target}`")
     report = _accuracy(config, target, max(rungs(plan)))
@@ -48,7 +50,7 @@ def run(target: str) -> str:
                 target=target,
                 bound_to=bound_to,
                 drift=report,
-                coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), _now(), trials),
+                coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), now(), trials),
                 census=int8.census,
             )
             done = sum(trial.variant == "warm" for trial in trials)
@@ -58,10 +60,6 @@ def run(target: str) -> str:
     measured.save(paths.VALIDATE / f"{target}.json")
     accuracy = f"{report.metric} {report.reference_value:.4f} to {report.engine_value:.4f} on {report.validation_rows} rows"
     return f"{target}: {accuracy}; {done} fresh processes a variant"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _accuracy(config: Config, target: str, batch_rows: int) -> DriftReport:
