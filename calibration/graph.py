@@ -172,3 +172,9 @@ def before_softmax(model: onnx.ModelProto) -> frozenset[str]:
             ):  # fmt: skip
                 found.add(name)
     return frozenset(found)
+
+
+def mask_nodes(model: onnx.ModelProto) -> list[str]:
+    """Nodes that apply an attention mask or a temperature in front of a Softmax: 8 bits for minus infinity leave none for the scores."""
+    masked = before_softmax(model)
+    return [node.name for node in model.graph.node if node.op_type in PASSES_ON and masked.intersection(node.output)]

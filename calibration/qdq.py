@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibration.graph import tensor_shapes
+from calibration.scheme import Placement, count
 from pipeline.errors import QuantizeError, RangeError
-from pipeline.macs import MULTIPLYING, node_key
-from pipeline.records import ExportedModel, FloatNode, Ranges, TensorRange
+from pipeline.records import ExportedModel, Ranges, TensorRange
 
 if TYPE_CHECKING:
     import onnx
@@ -24,16 +22,6 @@ SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 LEAST_DIMENSION = 16
 """modelopt 0.47 leaves Gemm and MatMul with a smaller K or N, and most convolutions with fewer channels, in float: tensor cores need 16."""
 WEIGHT_TOLERANCE = 1e-5
-
-
-@dataclasses.dataclass(frozen=True)
-class Placement:
-    """Where Q/DQ stand: nodes that multiply with both factors dequantized, and those that stay in float."""
-
-    quantize_linear: int
-    dequantize_linear: int
-    quantized_nodes: tuple[str, ...]
-    float_nodes: tuple[FloatNode, ...]
 
 
 def activation_scale(entry: TensorRange) -> float:
@@ -49,26 +37,18 @@ def activation_scale(entry: TensorRange) -> float:
 
 
 def describe(source: onnx.ModelProto, quantized: onnx.ModelProto, exported: ExportedModel) -> Placement:
-    """Count Q/DQ and sort the multiplying nodes of `quantized` into INT8 and float, with a reason for each of the latter."""
-    producers = {name: node.op_type for node in quantized.graph.node for name in node.output}
-    counts = Counter(node.op_type for node in quantized.graph.node)
+    """Count Q/DQ and sort the multiplying nodes of `quantized` into INT8 and float, with modelopt's reason for each of the latter."""
     shapes, originals = tensor_shapes(source), {node.name: node for node in source.graph.node}
     weights = {tensor.name for tensor in source.graph.initializer}
     typical = {name: axis.opt for name, axis in exported.shapes.items()}
-    inside, outside = [], []
-    for index, node in enumerate(quantized.graph.node):
-        if node.op_type not in MULTIPLYING:
-            continue
-        covered = [producers.get(name) == "DequantizeLinear" for name in node.input[:2]]
-        if all(covered):
-            inside.append(node_key(node, index))
-            continue
+
+    def reason(node: onnx.NodeProto, covered: list[bool]) -> str:
         original = originals.get(node.name)
         known = [shapes.get(name, ()) for name in original.input[:2]] if original is not None else []
         sizes = [tuple(typical.get(axis, 0) if isinstance(axis, str) else axis for axis in shape) for shape in known]
-        constant = original is not None and original.input[1] in weights
-        outside.append(FloatNode(node_key(node, index), node.op_type, _reason(node, sizes, constant, covered)))
-    return Placement(counts["QuantizeLinear"], counts["DequantizeLinear"], tuple(inside), tuple(outside))
+        return _reason(node, sizes, original is not None and original.input[1] in weights, covered)
+
+    return count(quantized, reason)
 
 
 def _reason(node: onnx.NodeProto, sizes: list[tuple[int, ...]], constant: bool, covered: list[bool]) -> str:

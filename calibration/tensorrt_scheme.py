@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import calibration
-from calibration.graph import PASSES_ON, before_softmax
-from calibration.parity import sqnr_db
+from calibration.graph import mask_nodes
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
-from calibration.runtime import run_session, session
 from calibration.safe_names import hide, name_nodes, restore
-from pipeline.digests import sha256_bytes, sha256_file
-from pipeline.errors import QuantizeError, RangeError, disk_error
-from pipeline.files import replacing_folder
+from calibration.scheme import bound, finish
+from pipeline.errors import QuantizeError, disk_error
 from pipeline.padding import fit
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
@@ -54,46 +51,19 @@ def quantize(
     judged later, in its own runtime). `classes`: the first output holds class scores, so that agreement means something.
     Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
-    steps = 3
-    if sha256_file(float_model) != exported.onnx_sha256 or ranges.onnx_sha256 != exported.onnx_sha256:
-        raise RangeError(
-            "The ranges were taken on another model",
-            where=str(float_model),
-            expected=f"ranges and file of model {exported.onnx_sha256}",
-            got=f"file {sha256_file(float_model)}, ranges of {ranges.onnx_sha256}",
-            next="run `dvc repro ranges`",
-        )
     import onnx
 
+    bound(float_model, exported, ranges)
     source = onnx.load(float_model)
     name_nodes(source)
-    progress(0, steps, "modelopt")
+    progress(0, 3, "modelopt")
     quantized = _place(source, exported, ranges, search_rows)
     placement = describe(source, quantized, exported)
     verify(quantized, ranges, placement)
-    content = bytes(quantized.SerializeToString(deterministic=True))
-    progress(1, steps, "search rows")
-    rows, db, agreement = _judge(float_model, content, exported, search_rows, classes)
-    record = QuantizedModel(
-        scheme=SCHEME,
-        onnx_sha256=sha256_bytes(content),
-        float_sha256=exported.onnx_sha256,
-        ranges_sha256=ranges.digest(),
-        quantizer=f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}",
-        quantize_linear=placement.quantize_linear,
-        dequantize_linear=placement.dequantize_linear,
-        quantized_nodes=placement.quantized_nodes,
-        float_nodes=placement.float_nodes,
-        search_rows=rows,
-        search_sqnr_db=db,
-        search_agreement=agreement,
-    )
-    progress(2, steps, "write")
-    with replacing_folder(folder) as temporary:
-        (temporary / "model.onnx").write_bytes(content)
-        record.save(temporary / "quantized.json")
-    progress(3, steps, "")
-    return record
+    return finish(
+        SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}", placement, float_model, quantized, exported, ranges,
+        folder, search_rows, classes, progress,
+    )  # fmt: skip
 
 
 def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch) -> onnx.ModelProto:
@@ -120,12 +90,6 @@ def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, row
         return restore(onnx.load(job["output"]), names)
 
 
-def mask_nodes(model: onnx.ModelProto) -> list[str]:
-    """Nodes that apply an attention mask or a temperature in front of a Softmax: 8 bits for minus infinity leave none for the scores."""
-    masked = before_softmax(model)
-    return [node.name for node in model.graph.node if node.op_type in PASSES_ON and masked.intersection(node.output)]
-
-
 def write_cache(path: Path, scales: Mapping[str, float]) -> None:
     """Scales by tensor as a TensorRT calibration cache: `name: hex of the big-endian float32`, one a line under a header."""
     lines = [f"{name}: {struct.pack('!f', scale).hex()}\n" for name, scale in sorted(scales.items())]
@@ -149,24 +113,3 @@ def _run_child(work: Path) -> None:
             got=f"exit {done.returncode}: " + " | ".join(done.stderr.strip().splitlines()[-5:])[-1500:],
             next="try the export without the operator that is named, or report it with the model",
         )
-
-
-def _judge(float_model: Path, content: bytes, exported: ExportedModel, rows: Batch, classes: bool) -> tuple[int, float | None, float | None]:
-    """Rows, SQNR in dB of the worst output (null when all are equal) and, with classes, top-1 agreement of the first; Q/DQ against float."""
-    pair = [session(float_model, optimize=False), session(content, optimize=False)]
-    count, names = len(next(iter(rows.values()))), [spec.name for spec in exported.outputs]
-    batch = exported.shapes[str(exported.inputs[0].shape[0])]
-    collected: list[dict[str, list[np.ndarray]]] = [{name: [] for name in names} for _ in pair]
-    for start in range(0, count, batch.max):
-        size = min(batch.max, count - start)
-        index = np.minimum(np.arange(start, start + max(size, batch.min)), start + size - 1)
-        for parts, runtime in zip(collected, pair, strict=True):
-            for name, output in run_session(runtime, {name: array[index] for name, array in rows.items()}).items():
-                parts[name].append(output[:size])
-    reference, got = ({name: np.concatenate(parts[name]).reshape(count, -1) for name in names} for parts in collected)
-    for name, array in got.items():
-        if not np.isfinite(array).all():
-            raise QuantizeError("The Q/DQ model gives values that are not finite", where=f"output {name}", expected="finite numbers")
-    decibels = [db for name in names if (db := sqnr_db(reference[name], got[name])) is not None]
-    agreement = float(np.mean(reference[names[0]].argmax(1) == got[names[0]].argmax(1))) if classes else None
-    return count, min(decibels, default=None), agreement

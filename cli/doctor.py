@@ -13,7 +13,9 @@ from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from pipeline.platforms import machine_facts, package_version
 
-TOOLS = ("torch", "onnx", "onnxruntime-gpu", "nvidia-modelopt", "openvino", "datasets", "dvc", "model-signing", "cryptography")
+TOOLS = (
+    "torch", "onnx", "onnxruntime-gpu", "nvidia-modelopt", "openvino", "tensorrt-rtx", "datasets", "dvc", "model-signing", "cryptography",
+)  # fmt: skip
 FREE_GB_WANTED = 2
 
 
@@ -23,8 +25,13 @@ def examine(folder: Path) -> dict[str, Any]:
     targets: dict[str, Any] = {}
     for target in engines.targets():
         backend = engines.backend(target)
-        reason = backend.unavailable(target)
-        targets[target] = {"available": reason is None, "reason": reason or "", "key": backend.platform_key(target) if reason is None else {}}
+        reason, unrunnable = backend.unavailable(target), backend.unrunnable(target)
+        targets[target] = {
+            "available": reason is None,
+            "runs": unrunnable is None,
+            "reason": reason or unrunnable or "",
+            "key": backend.platform_key(target) if reason is None else {},
+        }
     versions = {tool: package_version(tool) for tool in TOOLS}
     problems += [f"{tool} is not installed: run `make setup`" for tool, version in versions.items() if version == "absent"]
     if sys.version_info[:2] != (3, 11):
@@ -39,8 +46,10 @@ def examine(folder: Path) -> dict[str, Any]:
             for target, settings in config.targets.items():
                 if target not in targets:
                     problems.append(f"params.yaml names the target {target}, which no backend has: one of {', '.join(targets)}")
-                elif settings.required and not targets[target]["available"]:
-                    problems.append(f"the required target {target} cannot be built here: {targets[target]['reason']}")
+                elif not targets[target]["available"]:
+                    problems.append(f"the target {target} cannot be built here: {targets[target]['reason']}")
+                elif settings.required and not targets[target]["runs"]:
+                    problems.append(f"the required target {target} cannot be measured here: {targets[target]['reason']}")
         except ConfigError as error:
             problems.append(str(error))
     return {"machine": machine_facts(), "free_disk_gb": round(free, 1), "versions": versions, "targets": targets, "problems": problems}
@@ -63,8 +72,10 @@ def doctor(json_output: bool) -> int:
     table.add_row("free disk", f"{found['free_disk_gb']} GB")
     console.print(table)
     for target, state in found["targets"].items():
-        text = "can be built, run and measured here" if state["available"] else f"not here: {state['reason']}"
-        console.print(f"[bold]{target}[/]: [{'green' if state['available'] else 'yellow'}]{text}[/]", highlight=False)
+        text = "can be built, run and measured here" if state["runs"] else f"not here: {state['reason']}"
+        if state["available"] and not state["runs"]:
+            text = f"can be built here and not run: {state['reason']}"
+        console.print(f"[bold]{target}[/]: [{'green' if state['runs'] else 'yellow'}]{text}[/]", highlight=False)
     for problem in found["problems"]:
         console.print(f"[red]problem[/]: {problem}", highlight=False)
     if not found["problems"]:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import queue
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 PRECISIONS = ("int8", "float32")
 
 
+NO_SETTINGS: Mapping[str, Any] = types.MappingProxyType({})
+Progress = Callable[[int, int, str], None]
+"""`progress(done, total, note)`"""
+
+
+def silent(_done: int, _total: int, _note: str) -> None:
+    """The progress that nobody watches."""
+
+
 class Backend(Protocol):
     """A module `engines/<name>.py`. Its functions import the runtime when they are called, never at module level."""
 
@@ -32,7 +42,10 @@ class Backend(Protocol):
     """Distributions that a serving host of each target installs beside numpy, in the versions the bundle names."""
 
     def unavailable(self, target: str) -> str | None:
-        """Why `target` cannot be built and run here and what to install; None when it can."""
+        """Why no engine of `target` can be built here, and what to install or where to go; None when one can."""
+
+    def unrunnable(self, target: str) -> str | None:
+        """Why an engine of `target` cannot be run here, though perhaps built: its hardware is missing. None when it can."""
 
     def platform_key(self, target: str) -> dict[str, str]:
         """What makes an engine of `target` invalid when it changes."""
@@ -51,8 +64,13 @@ class Backend(Protocol):
         outputs: tuple[TensorSpec, ...],
         shapes: dict[str, AxisRange],
         platform: Platform,
+        settings: Mapping[str, Any] = NO_SETTINGS,
+        progress: Progress = silent,
     ) -> Engine:
-        """Build the ONNX `model` into `folder` (files and engine.json), which appears whole or not at all."""
+        """Build the ONNX `model` into `folder` (files and engine.json), which appears whole or not at all.
+
+        `settings` is what params.yaml says under `targets.<target>` besides `required`: a backend refuses what it does not know.
+        """
 
     def load(self, folder: Path, engine: Engine, *, concurrency: int) -> Session:
         """Open what `build` wrote; the bytes given to the runtime are the very bytes whose sha256 was checked."""

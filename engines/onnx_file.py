@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,3 +45,34 @@ def same_outputs(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarra
             worst = float(np.abs(wanted.astype(np.float64) - second[name]).max())
             got = f"a difference of {worst:.3g}"
             raise ModelError("A saved engine differs from the compiled model", where=f"{where}: output {name}", expected="equal outputs", got=got)
+
+
+def check_declared(content: bytes, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], model: Path) -> None:
+    """Raise ModelError unless the graph has the declared names and dtypes; of an input, a named axis is dynamic and a number is that number."""
+    import onnx
+
+    graph = onnx.load_from_string(content).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    for kind, specs, values in (("input", inputs, graph.input), ("output", outputs, graph.output)):
+        found = {value.name: value.type.tensor_type for value in values if value.name not in weights}
+        for spec in specs:
+            _check_port(kind, spec, found, f"{model}: {kind} {spec.name}")
+        if kind == "input" and len(found) != len(specs):
+            raise ModelError(
+                "The model has inputs that are not declared", where=str(model), expected=", ".join(s.name for s in specs), got=str(sorted(found))
+            )
+
+
+def _check_port(kind: str, spec: TensorSpec, found: Mapping[str, Any], where: str) -> None:
+    import onnx
+
+    if spec.name not in found:
+        raise ModelError(f"A declared {kind} is not in the model", where=where, expected=spec.name, got=", ".join(sorted(found)))
+    tensor = found[spec.name]
+    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if dtype != spec.dtype:
+        raise ModelError(f"The dtype of an {kind} is not the declared one", where=where, expected=spec.dtype, got=dtype)
+    got = [axis.dim_value if axis.HasField("dim_value") else "?" for axis in tensor.shape.dim] if tensor.HasField("shape") else ["..."]
+    wanted = ["?" if isinstance(axis, str) else axis for axis in spec.shape]
+    if kind == "input" and got != wanted:
+        raise ModelError("The shape of an input is not the declared one", where=where, expected=str(wanted), got=str(got))

@@ -23,19 +23,20 @@ import os
 import platform as host
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from engines import census as executed
-from engines.contract import PRECISIONS, Session
-from engines.onnx_file import probe, read_whole, same_outputs
-from engines.stored import RECORD, describe, verified_bytes
-from pipeline.digests import sha256_bytes, sha256_json
-from pipeline.errors import ConfigError, ModelError, TargetError
+from engines.building import only_known, record, same_platform, start
+from engines.contract import NO_SETTINGS, Progress, Session, silent
+from engines.onnx_file import probe, same_outputs
+from engines.stored import verified_bytes
+from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
-from pipeline.platforms import cpu_facts, difference, isa, package_version
+from pipeline.platforms import cpu_facts, isa, package_version
 from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch
 
@@ -64,6 +65,11 @@ def unavailable(target: str) -> str | None:  # noqa: ARG001
     return None
 
 
+def unrunnable(target: str) -> str | None:
+    """What can be built here can be run here."""
+    return unavailable(target)
+
+
 def platform_key(target: str) -> dict[str, str]:  # noqa: ARG001
     """What the importer checks (version, instruction set) and what it cannot (system, architecture)."""
     flags = set(cpu_facts().get("flags", "").split())
@@ -84,30 +90,20 @@ def preload(target: str) -> None:
 
 def build(
     model: Path, folder: Path, *, target: str, precision: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
-    shapes: dict[str, AxisRange], platform: Platform,
+    shapes: dict[str, AxisRange], platform: Platform, settings: Mapping[str, Any] = NO_SETTINGS, progress: Progress = silent,
 ) -> Engine:  # fmt: skip
     """Compile the ONNX `model`, export the blob, import it back, compare, and take the census of what really runs.
 
-    Raises TargetError (no OpenVINO, or `platform` is not this machine), ModelError (unreadable model, other inputs or outputs than
-    declared, or a blob that does not give the compiled model's outputs).
+    Raises TargetError (no OpenVINO, or `platform` is not this machine), ConfigError (a setting, for it has none, or an unknown precision),
+    ModelError (unreadable model, other inputs or outputs than declared, or a blob that does not give the compiled model's outputs).
     """
-    if precision not in PRECISIONS:
-        raise ConfigError("Unknown precision", where=f"engine of {target}", expected=" or ".join(PRECISIONS), got=precision)
+    only_known(settings, (), target)
     core = _openvino(target).Core()
-    _same_platform(platform.key_fields, target, f"run `dvc repro platform@{target}`")
-    content = read_whole(model)
-    recipe = {
-        "model_sha256": sha256_bytes(content),
-        "target": target,
-        "precision": precision,
-        "settings": SETTINGS,
-        "shapes": {name: axis.to_json() for name, axis in shapes.items()},
-        "platform_key": platform.key,
-    }
+    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    progress(0, 2, "compile")
     try:
         compiled = core.compile_model(core.read_model(io.BytesIO(content)), "CPU", SETTINGS)
         blob = compiled.export_model().getvalue()
-        _check_ports(compiled, inputs, outputs, model)
         imported = core.import_model(io.BytesIO(blob), "CPU", SETTINGS)
         batch = probe(inputs, shapes)
         wanted, got = _run_once(compiled, batch, outputs), _run_once(imported, batch, outputs)
@@ -116,21 +112,13 @@ def build(
     same_outputs(wanted, got, str(model))
     with replacing_folder(folder) as work:
         (work / BLOB).write_bytes(blob)
-        engine = Engine(
-            target=target,
-            precision=precision,
-            model_sha256=sha256_bytes(content),
-            platform_key=platform.key,
-            key_fields=platform.key_fields,
-            recipe=recipe,
-            recipe_sha256=sha256_json(recipe),
-            inputs=inputs,
-            outputs=outputs,
-            shapes=shapes,
-            files=describe(work),
-            census=census(imported, content, executed.row_sizes(inputs, shapes)),
-        )
-        engine.save(work / RECORD)
+        progress(1, 2, "census")
+        taken = census(imported, content, executed.row_sizes(inputs, shapes))
+        engine = record(
+            work, content, target=target, precision=precision, settings=SETTINGS, inputs=inputs, outputs=outputs, shapes=shapes,
+            platform=platform, census=taken,
+        )  # fmt: skip
+    progress(2, 2, "")
     return engine
 
 
@@ -141,7 +129,7 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> OpenVINOSession:
     """
     content = verified_bytes(folder, engine, BLOB)
     ov = _openvino(engine.target)
-    _same_platform(engine.key_fields, engine.target, "serve on a machine like the one it was built on, or build it here")
+    same_platform(engine.key_fields, platform_key(engine.target), engine.target, "serve on a machine like the one it was built on, or build it here")
     try:
         compiled = ov.Core().import_model(io.BytesIO(content), "CPU", engine.recipe["settings"])
     except RuntimeError as error:
@@ -215,33 +203,6 @@ def _module() -> Any:
     with _FIRST_TENSOR:
         openvino.Tensor(np.zeros(1, np.float32), shared_memory=True)
     return openvino
-
-
-def _same_platform(wanted: dict[str, str], target: str, next: str) -> None:
-    if differing := difference(wanted, platform_key(target)):
-        raise TargetError("This is another platform than the engine's", where=target, expected="equal keys", got="; ".join(differing), next=next)
-
-
-def _check_ports(compiled: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], model: Path) -> None:
-    """The compiled model has the declared names and dtypes; of an input, a named axis is dynamic and a number is that number."""
-    for kind, specs, ports in (("input", inputs, compiled.inputs), ("output", outputs, compiled.outputs)):
-        found = {name: port for port in ports for name in port.get_names()}
-        for spec in specs:
-            where = f"{model}: {kind} {spec.name}"
-            if spec.name not in found:
-                raise ModelError(f"A declared {kind} is not in the model", where=where, expected=spec.name, got=", ".join(sorted(found)))
-            dtype = str(found[spec.name].get_element_type().to_dtype())
-            if dtype != spec.dtype:
-                raise ModelError(f"The dtype of an {kind} is not the declared one", where=where, expected=spec.dtype, got=dtype)
-            shape = found[spec.name].get_partial_shape()
-            got = ["?" if axis.is_dynamic else axis.get_length() for axis in shape] if shape.rank.is_static else ["..."]
-            wanted = ["?" if isinstance(axis, str) else axis for axis in spec.shape]
-            if kind == "input" and got != wanted:
-                raise ModelError("The shape of an input is not the declared one", where=where, expected=str(wanted), got=str(got))
-        if kind == "input" and len(ports) != len(specs):
-            raise ModelError(
-                "The model has inputs that are not declared", where=str(model), expected=", ".join(s.name for s in specs), got=str(sorted(found))
-            )
 
 
 def _run_once(compiled: Any, batch: Batch, outputs: tuple[TensorSpec, ...]) -> dict[str, np.ndarray]:

@@ -175,6 +175,6 @@ def unfit(released: ReleasedTarget) -> str | None:
         backend = engines.backend(released.target)
     except TargetError as error:
         return error.what
-    if reason := backend.unavailable(released.target):
+    if reason := backend.unrunnable(released.target):
         return reason
     return ", ".join(difference(released.key_fields, backend.platform_key(released.target))) or None

@@ -139,14 +139,21 @@ class DataConfig(Section):
 class QuantizeConfig(Section):
     """`min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch."""
 
-    schemes: list[Literal["tensorrt"]] = Field(min_length=1)
+    schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
     method: Literal["max"] = "max"
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
 
 
 class TargetConfig(Section):
+    """`compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for; a backend refuses what is not its own."""
+
     required: bool = False
+    compute_capabilities: list[str] | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """What the target's backend is told."""
+        return self.model_dump(exclude={"required"}, exclude_none=True)
 
 
 class WarmupConfig(Section):

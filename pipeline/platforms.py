@@ -58,6 +58,19 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def physical_cores() -> int:
+    """Cores this process may run on, two hardware threads of one core counted once."""
+    if not hasattr(os, "sched_getaffinity"):
+        return usable_cores()
+    cores = set()
+    for number in os.sched_getaffinity(0):
+        try:
+            cores.add(Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list").read_text(encoding="ascii").strip())
+        except OSError:
+            cores.add(str(number))
+    return len(cores)
+
+
 def package_version(name: str) -> str:
     """Version of an installed distribution, or "absent"."""
     try:
@@ -78,7 +91,7 @@ def machine_facts() -> dict[str, str]:
     }
 
 
-def fingerprint(target: str, key_fields: Mapping[str, str], unavailable: str | None) -> Platform:
+def fingerprint(target: str, key_fields: Mapping[str, str], unavailable: str | None, unrunnable: str | None = None) -> Platform:
     """The `Platform` record of `target` on this machine; `key_fields` come from the target's backend."""
     machine = machine_facts()
     return Platform(
@@ -89,6 +102,7 @@ def fingerprint(target: str, key_fields: Mapping[str, str], unavailable: str | N
         machine_fields=machine,
         provenance={"kernel": platform.release(), "libc": "-".join(platform.libc_ver()), "python": platform.python_version()},
         unavailable=unavailable,
+        unrunnable=unrunnable,
     )
 
 

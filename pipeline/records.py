@@ -16,7 +16,7 @@ ROLES = ("train", "calibration", "search", "warmup", "validation")
 class Platform(Record):
     """One target's machine. `key` changes when an engine is invalid, `machine_id` when a measurement is.
 
-    `unavailable` says why the target cannot be built and run here, or is null.
+    `unavailable` says why no engine of the target can be built here, `unrunnable` why none can be run, or null.
     """
 
     SCHEMA: ClassVar[str] = "qwarm.platform/1"
@@ -27,6 +27,7 @@ class Platform(Record):
     machine_fields: dict[str, str]
     provenance: dict[str, str]
     unavailable: str | None
+    unrunnable: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +151,8 @@ class QuantizedModel(Record):
     search_rows: int
     search_sqnr_db: float | None
     search_agreement: float | None
+    zero_channels: dict[str, tuple[int, ...]]
+    """By weight, the output channels that are zero throughout: their scale is a safe choice."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +197,8 @@ class Engine(Record):
     outputs: tuple[TensorSpec, ...]
     shapes: dict[str, AxisRange]
     files: dict[str, File]
-    census: Census
+    census: Census | None
+    """Null where nothing here can say what the engine executes in: a plan for a GPU that this machine lacks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,7 +298,18 @@ class Validation(Record):
     bound_to: dict[str, str]
     drift: DriftReport
     coldstart: ColdStartReport
-    census: Census
+    census: Census | None
+
+
+@dataclasses.dataclass(frozen=True)
+class NotMeasured(Record):
+    """What `warm@target` and `validate@target` leave where the engine is built and cannot be run."""
+
+    SCHEMA: ClassVar[str] = "qwarm.not-measured/1"
+    target: str
+    why: str
+    engine_sha256: str
+    noticed_at: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,6 +374,6 @@ class ReleaseManifest(Record):
 
 __all__ = [
     "ROLES", "AxisRange", "Census", "CensusLayer", "Check", "ColdStartReport", "DriftReport", "Engine", "Evidence", "ExportedModel",
-    "File", "Finding", "FloatNode", "Interval", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget",
+    "File", "Finding", "FloatNode", "Interval", "NotMeasured", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget",
     "Role", "Roles", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
 ]  # fmt: skip

@@ -146,8 +146,11 @@ def _own_metric_check(name: str, drift: DriftReport, figure: float, interval: In
     return Check(name, verdict, figure, interval, limit, limit_is, "score", f"{drift.validation_rows} rows, {drift.metric}; {drift.method}", decide)
 
 
-def share_check(census: Census, least: float) -> Check:
+def share_check(census: Census | None, least: float) -> Check:
     """Does enough of the multiply-accumulates execute in INT8? A count, so it has no interval."""
+    if census is None:
+        why = "nobody has asked the engine what it executes in"
+        return Check("int8_share", Verdict.NOT_MEASURED, None, None, least, "min", "fraction", why, "a census of the built engine")
     if not sum(layer.macs for layer in census.layers):
         why = "the census of the executed graph counted no multiply-accumulates"
         return Check("int8_share", Verdict.NOT_MEASURED, None, None, least, "min", "fraction", why, "a census of the built engine")
@@ -259,7 +262,7 @@ def figures_of(validation: Validation) -> dict[str, float]:
         "agreement": drift.agreement,
         "sqnr_db": drift.sqnr_db,
         "validation_rows": float(drift.validation_rows),
-        "int8_share": validation.census.int8_share,
+        "int8_share": validation.census.int8_share if validation.census else None,
         "trials": float(len(warm)),
         "cold_first_over_p50": median(latency.per_process(cold, latency.first_over_p50)),
         "warm_first_over_p50": median(latency.per_process(warm, latency.first_over_p50)),

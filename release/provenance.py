@@ -13,7 +13,7 @@ from pipeline.errors import RecordError
 from pipeline.platforms import package_version
 
 PACKAGES = ("pipeline", "calibration", "engines", "warmup", "release", "stages", "fleet", "cli")
-TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "nvidia-modelopt", "openvino", "datasets", "dvc", "numpy")
+TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "nvidia-modelopt", "openvino", "tensorrt-rtx", "datasets", "dvc", "numpy")
 
 
 def code_files(folders: Iterable[str | Path]) -> list[Path]:

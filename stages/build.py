@@ -6,6 +6,7 @@ import engines
 from pipeline.config import load_config
 from pipeline.errors import TargetError
 from pipeline.files import replacing_folder
+from pipeline.progress import bar
 from pipeline.records import ExportedModel, Platform, QuantizedModel
 from stages import paths
 
@@ -33,14 +34,15 @@ def run(target: str) -> str:
         )
     quantized = QuantizedModel.load(paths.QUANTIZED / scheme / "quantized.json", next=f"run `dvc repro quantize@{scheme}`")
     models = {"int8": paths.QUANTIZED / scheme / "model.onnx", "float32": paths.EXPORT / "model.onnx"}
+    built = {}
     with replacing_folder(paths.ENGINES / target) as folder:
-        built = {
-            precision: backend.build(
-                model, folder / precision, target=target, precision=precision, inputs=exported.inputs, outputs=exported.outputs,
-                shapes=exported.shapes, platform=platform,
-            )
-            for precision, model in models.items()
-        }  # fmt: skip
+        for precision, model in models.items():
+            with bar(f"build@{target}: {precision}") as report:
+                built[precision] = backend.build(
+                    model, folder / precision, target=target, precision=precision, inputs=exported.inputs, outputs=exported.outputs,
+                    shapes=exported.shapes, platform=platform, settings=config.targets[target].settings(), progress=report,
+                )  # fmt: skip
     megabytes = sum(file.bytes for file in built["int8"].files.values()) / 1e6
-    share = built["int8"].census.int8_share
-    return f"{target}: {megabytes:.2f} MB from {scheme} ({quantized.quantize_linear} Q), {share:.1%} of multiply-accumulates in INT8"
+    census = built["int8"].census
+    share = f"{census.int8_share:.1%} of multiply-accumulates in INT8" if census else "what it executes in is unknown until it runs"
+    return f"{target}: {megabytes:.2f} MB from {scheme} ({quantized.quantize_linear} Q), {share}"

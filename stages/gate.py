@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from pipeline.config import load_config
-from pipeline.records import Platform, Validation
-from release.gates import judge_target
+from pipeline.files import read_json
+from pipeline.records import Evidence, NotMeasured, Platform, Validation
+from release import gates
 from stages import paths
 
 
 def run(target: str) -> str:
-    config = load_config(paths.PARAMS)
-    validation = Validation.load(paths.VALIDATE / f"{target}.json", next=f"run `dvc repro validate@{target}`")
-    platform = Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`")
-    evidence = judge_target(
-        validation,
-        config.gates,
-        required=config.targets[target].required,
-        undecided=config.release.undecided,
-        machine=platform.machine_fields,
-        measured_at=validation.coldstart.measured_at,
-    )
+    evidence = judged(target)
     evidence.save(paths.evidence(target))
     return f"{target}: {evidence.verdict.name}; {evidence.reason}"
+
+
+def judged(target: str) -> Evidence:
+    """The verdict on what `validate` measured, or on why it did not."""
+    config = load_config(paths.PARAMS)
+    path, next = paths.VALIDATE / f"{target}.json", f"run `dvc repro validate@{target}`"
+    schema = read_json(path, next).get("schema")
+    machine = Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`").machine_fields
+    required = config.targets[target].required
+    if schema == NotMeasured.SCHEMA:
+        absent = NotMeasured.load(path)
+        return gates.not_measured(target, absent.why, required=required, machine=machine, measured_at=absent.noticed_at)
+    validation = Validation.load(path, next=next)
+    return gates.judge_target(
+        validation,
+        config.gates,
+        required=required,
+        undecided=config.release.undecided,
+        machine=machine,
+        measured_at=validation.coldstart.measured_at,
+    )

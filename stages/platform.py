@@ -11,9 +11,10 @@ from stages import paths
 def run(target: str) -> str:
     backend = engines.backend(target)
     path = paths.platform(target)
-    here = fingerprint(target, backend.platform_key(target), backend.unavailable(target))
-    if here.unavailable and path.exists() and Platform.load(path).unavailable is None:
-        return f"{target}: not buildable here ({here.unavailable}); the committed {path} of another machine is kept"
+    here = fingerprint(target, backend.platform_key(target), backend.unavailable(target), backend.unrunnable(target))
+    reason = here.unavailable or here.unrunnable
+    if reason and path.exists() and (committed := Platform.load(path)).unavailable is committed.unrunnable is None:
+        return f"{target}: not here ({reason}); the committed {path} of another machine is kept"
     if not path.exists() or path.read_text(encoding="utf-8") != here.to_text():
         here.save(path)
-    return f"{target}: key {here.key[:12]}, machine {here.machine_id[:12]}" + (f", unavailable: {here.unavailable}" if here.unavailable else "")
+    return f"{target}: key {here.key[:12]}, machine {here.machine_id[:12]}" + (f", {reason}" if reason else "")

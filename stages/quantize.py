@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from calibration import tensorrt_scheme
+from calibration import cpu_scheme, tensorrt_scheme
 from calibration.ranges import check_bound
 from pipeline.config import load_config
 from pipeline.progress import bar
 from pipeline.records import ExportedModel, Ranges
 from stages import paths
 from stages.rows import role_arrays, role_manifest
+
+QUANTIZERS = {tensorrt_scheme.SCHEME: tensorrt_scheme.quantize, cpu_scheme.SCHEME: cpu_scheme.quantize}
 
 
 def run(scheme: str) -> str:
@@ -18,11 +20,13 @@ def run(scheme: str) -> str:
     check_bound(ranges, exported, role_manifest(config, "calibration"))
     rows, _ = role_arrays(config, "search")
     with bar(f"quantize@{scheme}") as report:
-        quantized = tensorrt_scheme.quantize(
-            paths.EXPORT / "model.onnx", exported, ranges, paths.QUANTIZED / scheme, rows, classes=config.data.labels is not None, progress=report
+        classes = config.data.labels is not None
+        quantized = QUANTIZERS[scheme](
+            paths.EXPORT / "model.onnx", exported, ranges, paths.QUANTIZED / scheme, rows, classes=classes, progress=report
         )
     left = ", ".join(f"{node.node} ({node.reason})" for node in quantized.float_nodes) or "none"
+    zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in quantized.zero_channels.items())
     return (
         f"{scheme}: {quantized.quantize_linear} QuantizeLinear, {quantized.dequantize_linear} DequantizeLinear, "
-        f"SQNR {quantized.search_sqnr_db} dB on {quantized.search_rows} search rows; left in float: {left}"
+        f"SQNR {quantized.search_sqnr_db} dB on {quantized.search_rows} search rows; left in float: {left}{zero}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import tempfile
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pipeline.records import ColdStartReport, DriftReport, Engine, ExportedModel
 from release import drift, gates
 from release.bindings import bindings
 from stages import paths
+from stages.hardware import not_measured, now
 from stages.rows import role_batches, role_manifest
 from warmup.coldstart import engine_command, measure
 from warmup.plan import axis_rungs, ladder_plan, pad_to_plan, rungs
@@ -24,6 +24,8 @@ from warmup.plan import axis_rungs, ladder_plan, pad_to_plan, rungs
 
 def run(target: str) -> str:
     config = load_config(paths.PARAMS)
+    if reason := not_measured(target, paths.VALIDATE / f"{target}.json"):
+        return f"{target}: not measured, {reason}"
     platform = Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`")
     plan = WarmupPlan.load(paths.WARM / target / "plan.json", next=f"run `dvc repro warm@{target}`")
     report = _accuracy(config, target, plan)
@@ -42,7 +44,7 @@ def run(target: str) -> str:
                 target=target,
                 bound_to=bound_to,
                 drift=report,
-                coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), _now(), trials),
+                coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), now(), trials),
                 census=int8.census,
             )
             done = sum(trial.variant == "warm" for trial in trials)
@@ -52,10 +54,6 @@ def run(target: str) -> str:
     measured.save(paths.VALIDATE / f"{target}.json")
     accuracy = f"{report.metric} {report.reference_value:.4f} to {report.engine_value:.4f} on {report.validation_rows} rows"
     return f"{target}: {accuracy}; {done} fresh processes a variant"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:

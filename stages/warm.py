@@ -13,6 +13,7 @@ from pipeline.files import replacing_folder, write_json
 from pipeline.progress import bar
 from pipeline.tensors import Batch
 from stages import paths
+from stages.hardware import not_measured
 from stages.rows import role_arrays
 from warmup.find import find_iterations
 from warmup.plan import ladder_plan
@@ -21,6 +22,8 @@ from warmup.runner import record
 
 def run(target: str) -> str:
     config = load_config(paths.PARAMS)
+    if reason := not_measured(target, paths.WARM / target / "not_measured.json"):
+        return f"{target}: not warmed, {reason}"
     rows, _ = role_arrays(config, "warmup")
     folder = paths.ENGINES / target / "int8"
     ladder = partial(

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from calibration.export import export
-from calibration.graph import before_softmax
+from calibration.graph import before_softmax, mask_nodes
 from calibration.observe import Observer
 from calibration.prepared import prepare_row
 from calibration.ranges import _InputWatch
 from calibration.roles import ALL, draw, prove_disjoint
 from calibration.rows import batches
 from calibration.sources import open_parquet
-from calibration.tensorrt_scheme import mask_nodes
 from pipeline.config import ModelConfig
 from pipeline.errors import DataError, ModelError, RangeError
 from pipeline.records import AxisRange, ExportedModel, TensorSpec

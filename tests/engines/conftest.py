@@ -1,4 +1,4 @@
-"""One INT8 and one float engine of every backend that runs here, built once."""
+"""One INT8 and one float engine of every backend that builds here, built once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,16 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if platform.unavailable:
         pytest.skip(f"{target}: {platform.unavailable}")
     root = tmp_path_factory.mktemp(target)
-    models = {precision: tiny_onnx.conv_net(root / f"{precision}.onnx", quantized=precision == "int8") for precision in ("int8", "float32")}
+    schemes = {"int8": engines.backend(target).SCHEMES[target][-1], "float32": None}
+    models = {precision: tiny_onnx.conv_net(root / f"{precision}.onnx", scheme=scheme) for precision, scheme in schemes.items()}
     empty = Built(target, platform, models, {}, {})
     folders = {precision: root / precision for precision in models}
     return dataclasses.replace(empty, folders=folders, engines={name: empty.build(models[name], folders[name], name) for name in models})
+
+
+@pytest.fixture
+def running(built: Built) -> Built:
+    """The engines of a backend that can run here too; elsewhere the test is skipped with the backend's own reason."""
+    if reason := engines.backend(built.target).unrunnable(built.target):
+        pytest.skip(f"{built.target}: {reason}")
+    return built

@@ -14,7 +14,7 @@ CONV0, CONV1, HEAD = 16 * 27 * 64, 16 * 144 * 64, 80
 
 @pytest.fixture
 def model(tmp_path):
-    return onnx.load(tiny_onnx.conv_net(tmp_path / "model.onnx", quantized=True))
+    return onnx.load(tiny_onnx.conv_net(tmp_path / "model.onnx", scheme="tensorrt"))
 
 
 def layer(precision, *origins, operator="Convolution"):
@@ -52,7 +52,7 @@ def test_a_layer_named_after_a_fused_follower_claims_the_nearest_open_node_above
 
 
 def test_an_ambiguous_follower_claims_nothing(tmp_path):
-    graph = tiny_onnx.GraphWriter(False)
+    graph = tiny_onnx.GraphWriter(None)
     flat = graph.add("Flatten", ["image"], "flat")
     for name in ("left", "right"):
         graph.add("MatMul", [flat, graph.weight(f"w_{name}", (192, 5))], name)
@@ -63,7 +63,7 @@ def test_an_ambiguous_follower_claims_nothing(tmp_path):
 
 
 def test_a_model_that_multiplies_nothing_has_no_share(tmp_path):
-    graph = tiny_onnx.GraphWriter(False)
+    graph = tiny_onnx.GraphWriter(None)
     graph.add("Relu", ["image"], "logits")
     model = onnx.load(graph.save(tmp_path / "model.onnx", outputs=(TensorSpec("logits", "float32", ("batch", 3, 8, 8)),)))
     census = take(model, {"batch": 1}, [])

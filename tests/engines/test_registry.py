@@ -28,5 +28,6 @@ def test_two_files_that_claim_one_target_are_an_error(tmp_path, monkeypatch):
 
 
 def test_importing_engines_loads_no_runtime():
-    code = "import sys, engines; engines.targets(); print([name for name in ('openvino', 'onnx', 'torch', 'onnxruntime') if name in sys.modules])"
+    runtimes = ("openvino", "onnx", "torch", "onnxruntime", "tensorrt_rtx")
+    code = f"import sys, engines; engines.targets(); print([name for name in {runtimes} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

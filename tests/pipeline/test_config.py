@@ -44,6 +44,12 @@ def test_the_example_is_valid() -> None:
     assert config.model.batch_axis == "batch"
 
 
+def test_a_targets_settings_are_what_its_backend_is_told() -> None:
+    targets = load_config(ROOT / "params.yaml").targets
+    assert targets["openvino-cpu"].settings() == {}
+    assert targets["tensorrt-rtx"].settings() == {"compute_capabilities": ["SM86", "SM89", "SM120"]}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
-from pipeline.platforms import difference, fingerprint, isa, machine_facts
+from pipeline.platforms import difference, fingerprint, isa, machine_facts, physical_cores, usable_cores
 
 
 def test_key_and_machine_id_are_apart_and_repeatable() -> None:
@@ -32,3 +33,13 @@ def test_difference_is_one_line_a_key() -> None:
     assert difference({"openvino": "1", "isa": "avx2"}, {"openvino": "2", "isa": "avx2"}) == ["openvino: built for 1, here 2"]
     assert difference({"a": "1"}, {"b": "1"}) == ["a: built for 1, here nothing", "b: built for nothing, here 1"]
     assert difference({"a": "1"}, {"a": "1"}) == []
+
+
+def test_cores_are_those_this_process_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    assert 1 <= physical_cores() <= usable_cores() == len(allowed)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert physical_cores() == usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -118,9 +118,10 @@ def test_int8_share_is_exact(share: float, verdict: Verdict) -> None:
     assert (found.verdict, found.figure, found.interval) == (verdict, share, None)
 
 
-def test_a_census_that_counted_nothing_is_not_measured() -> None:
-    empty = dataclasses.replace(validation(), census=Census((), 0.0))
-    evidence = judged(empty)
+@pytest.mark.parametrize("nothing", [Census((), 0.0), None])
+def test_a_census_that_counted_nothing_or_was_never_taken_is_not_measured(nothing: Census | None) -> None:
+    evidence = judged(dataclasses.replace(validation(), census=nothing))
+    assert ("int8_share" in evidence.figures) == (nothing is not None)
     assert check(evidence, "int8_share").verdict is Verdict.NOT_MEASURED
     assert (evidence.verdict, evidence.ships, evidence.refuses) == (Verdict.NOT_MEASURED, False, True)
 

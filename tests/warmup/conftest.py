@@ -49,7 +49,7 @@ def build(model: Path, folder: Path, precision: str) -> Engine:
 @pytest.fixture(scope="session")
 def warmable(tmp_path_factory: pytest.TempPathFactory) -> Warmable:
     root = tmp_path_factory.mktemp("warmable")
-    engine = build(tiny("conv_net")(root / "model.onnx", quantized=True), root / "engine", "int8")
+    engine = build(tiny("conv_net")(root / "model.onnx", scheme="tensorrt"), root / "engine", "int8")
     rows = tiny("images")(6)
     np.savez(root / "rows.npz", **rows)
     return Warmable(root / "engine", engine, rows, root / "rows.npz")

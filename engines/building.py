@@ -1,0 +1,80 @@
+"""What every backend does around its own build: check what is asked for, and record what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engines.contract import PRECISIONS
+from engines.onnx_file import check_declared, read_whole
+from engines.stored import RECORD, describe
+from pipeline.digests import sha256_bytes, sha256_json
+from pipeline.errors import ConfigError, TargetError
+from pipeline.platforms import difference
+from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
+
+
+def start(
+    model: Path, *, target: str, precision: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], platform: Platform,
+    key_here: Mapping[str, str],
+) -> bytes:  # fmt: skip
+    """The model's bytes, once precision, platform, and the model's inputs and outputs are what they must be.
+
+    Raises ConfigError, TargetError naming the fields of the platform that differ, or ModelError.
+    """
+    if precision not in PRECISIONS:
+        raise ConfigError("Unknown precision", where=f"engine of {target}", expected=" or ".join(PRECISIONS), got=precision)
+    same_platform(platform.key_fields, key_here, target, f"run `dvc repro platform@{target}`")
+    content = read_whole(model)
+    check_declared(content, inputs, outputs, model)
+    return content
+
+
+def same_platform(wanted: Mapping[str, str], found: Mapping[str, str], target: str, next: str) -> None:
+    """Raise TargetError naming each field of an engine's platform that is not this machine's."""
+    if differing := difference(wanted, found):
+        raise TargetError("This is another platform than the engine's", where=target, expected="equal keys", got="; ".join(differing), next=next)
+
+
+def only_known(settings: Mapping[str, Any], known: tuple[str, ...], target: str) -> None:
+    """Raise ConfigError for a key of `targets.<target>` in params.yaml that the backend does not know."""
+    if unknown := sorted(set(settings) - set(known)):
+        raise ConfigError(
+            "Unknown setting of a target",
+            where=f"params.yaml: targets.{target}",
+            expected=f"one of {', '.join(('required', *known))}",
+            got=", ".join(unknown),
+            next="correct params.yaml and run `dvc repro` again",
+        )
+
+
+def record(
+    work: Path, content: bytes, *, target: str, precision: str, settings: Mapping[str, Any], inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...], shapes: dict[str, AxisRange], platform: Platform, census: Census | None,
+) -> Engine:  # fmt: skip
+    """Write engine.json beside the files that lie in `work`. Equal recipes may share an engine; the files' digests say which one this is."""
+    recipe = {
+        "model_sha256": sha256_bytes(content),
+        "target": target,
+        "precision": precision,
+        "settings": dict(settings),
+        "shapes": {name: axis.to_json() for name, axis in shapes.items()},
+        "platform_key": platform.key,
+    }
+    engine = Engine(
+        target=target,
+        precision=precision,
+        model_sha256=sha256_bytes(content),
+        platform_key=platform.key,
+        key_fields=platform.key_fields,
+        recipe=recipe,
+        recipe_sha256=sha256_json(recipe),
+        inputs=inputs,
+        outputs=outputs,
+        shapes=shapes,
+        files=describe(work),
+        census=census,
+    )
+    engine.save(work / RECORD)
+    return engine

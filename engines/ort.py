@@ -1,0 +1,258 @@
+"""ONNX Runtime on a CPU (target `onnxruntime-cpu`): the graph is optimized once, at build, and stored; a host only loads it.
+
+Settings, and why (measured 2026-11-30, onnxruntime 1.24.4, 2 cores with AVX512-VNNI):
+
+- The optimized graph is saved at ORT_ENABLE_ALL and loaded at ORT_DISABLE_ALL: outputs are bit-identical, and loading takes 4 instead of
+  20 ms (digits), or 97 instead of 260 ms (a ResNet-18 in FP32, 47 MB). Above ORT_ENABLE_EXTENDED such a file fits one instruction set only,
+  which is therefore in the platform key.
+- Weights lie in a file of their own and are handed over as memory (`add_external_initializers_from_files_in_memory`): the runtime
+  reads the very bytes whose sha256 was checked and opens no path, so a file swapped after the check, or another `weights.bin` in the
+  current folder, changes nothing. With all in one file that ResNet-18 takes 129 ms and 102 MB, so 97 ms and 67 MB. Mapping the weights
+  would take 11 ms and 11 MB, and would run whatever the file holds by then.
+- The ORT format with `session.use_ort_model_bytes_for_initializers` is faster still and WRONG from Python: the binding hands over a temporary
+  copy of the bytes, and initializers then point into freed memory (seen: outputs off by 64, zero points that change).
+- `WeightBiasQuantization` is off: it re-quantizes weights that a mixed-precision model keeps in float, with one scale a tensor. For INT8
+  `MatMulAddFusion` is off as well: it turns a quantized MatMul with a bias behind it into a Gemm that runs in float.
+- One session, whose runs may overlap, with as many intra-op threads as there are physical cores this process may use (counted here: the
+  runtime's own count ignores affinity). Idle threads do not spin. On 2 cores shared with other work spinning takes one caller's p50 from 0.25 to
+  0.22 ms, but five times the processor time at a low request rate, two callers from 2200 to 1400 requests a second, and p99 from 12 to 20 ms.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import platform as host
+import re
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engines import census as executed
+from engines.building import only_known, record, same_platform, start
+from engines.contract import NO_SETTINGS, Progress, Session, silent
+from engines.onnx_file import probe, same_outputs
+from engines.stored import verified_bytes
+from pipeline.errors import ModelError, TargetError
+from pipeline.files import replacing_folder
+from pipeline.platforms import isa, package_version, physical_cores
+from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
+from pipeline.tensors import Batch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TARGETS = ("onnxruntime-cpu",)
+SCHEMES = {"onnxruntime-cpu": ("cpu",)}
+"""Not `tensorrt`: without Q/DQ on their outputs ONNX Runtime runs every convolution of it in float."""
+HOST_PACKAGES = {"onnxruntime-cpu": ("onnxruntime-gpu",)}
+"""The distribution that was measured; the one without CUDA, in the same version, counts as the same platform."""
+GRAPH, WEIGHTS = "model.onnx", "weights.bin"
+DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
+PROVIDERS = ["CPUExecutionProvider"]
+SETTINGS = {
+    "graph_optimization_level": "ORT_ENABLE_ALL",
+    "execution_mode": "ORT_SEQUENTIAL",
+    "inter_op_num_threads": "1",
+    "session.intra_op.allow_spinning": "0",
+}
+DISABLED = {"int8": ["MatMulAddFusion", "WeightBiasQuantization"], "float32": ["WeightBiasQuantization"]}
+EXTERNAL_FROM_BYTES = "1024"
+ERROR = 3
+"""Severity from which the runtime may write to standard error; it raises what matters."""
+INT8_KERNELS = frozenset(
+    {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"}
+)
+FLOAT_KERNELS = frozenset(
+    {"Attention", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "GemmFloat8", "MatMul", "MatMulNBits",
+     "MultiHeadAttention", "NhwcFusedConv", "SparseToDenseMatMul"}
+)  # fmt: skip
+PRECISION_NAMES = {"float": "FP32", "float16": "FP16", "bfloat16": "BF16", "double": "FP64"}
+ADDED = (re.compile(r"(_token_\d+|_nchwc|_nhwc|_quant)$"), re.compile(r"/[^/]*$"))
+"""What graph optimizations append to a node's name; the second only where the first is not there."""
+
+
+def unavailable(target: str) -> str | None:  # noqa: ARG001
+    """None when ONNX Runtime is installed, else what to install."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return "onnxruntime is not installed: `pip install onnxruntime`, in the version that pyproject.toml or the bundle's README pins"
+    return None
+
+
+def unrunnable(target: str) -> str | None:
+    """What can be built here can be run here."""
+    return unavailable(target)
+
+
+def platform_key(target: str) -> dict[str, str]:  # noqa: ARG001
+    """The runtime checks none of these."""
+    versions = [version for name in DISTRIBUTIONS if (version := package_version(name)) != "absent"]
+    return {"onnxruntime": versions[0] if versions else "absent", "isa": isa(), "os": host.system(), "architecture": host.machine()}
+
+
+def preload(target: str) -> None:
+    """Import ONNX Runtime (about 90 ms)."""
+    _onnxruntime(target)
+
+
+def build(
+    model: Path, folder: Path, *, target: str, precision: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
+    shapes: dict[str, AxisRange], platform: Platform, settings: Mapping[str, Any] = NO_SETTINGS, progress: Progress = silent,
+) -> Engine:  # fmt: skip
+    """Optimize the ONNX `model`, store it, load it as a host would and take the census of what really runs.
+
+    Raises TargetError (no ONNX Runtime, or `platform` is not this machine), ConfigError (a setting, for it has none, or an unknown precision),
+    ModelError (unreadable model, other inputs or outputs than declared, or a stored engine that does not give the outputs of the optimized
+    graph; of the graph as written, in float32).
+    """
+    only_known(settings, (), target)
+    runtime = _onnxruntime(target)
+    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    batch = probe(inputs, shapes)
+    names = [spec.name for spec in outputs]
+    with replacing_folder(folder) as work:
+        progress(0, 2, "optimize")
+        options = _options(runtime, SETTINGS["graph_optimization_level"])
+        options.optimized_model_filepath = str(work / GRAPH)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS)
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", EXTERNAL_FROM_BYTES)
+        try:
+            optimized = _session(runtime, content, options, DISABLED[precision])
+            if precision == "float32":
+                optimized = _session(runtime, content, _options(runtime, "ORT_DISABLE_ALL"))
+            reference = dict(zip(names, optimized.run(names, batch), strict=True))
+        except Exception as error:  # the binding's exceptions have no common base but Exception
+            raise ModelError("ONNX Runtime cannot run the model", where=str(model), expected="a model it supports", got=_said(error)) from error
+        progress(1, 2, "census")
+        stored = {path.name: path.read_bytes() for path in work.iterdir()}
+        census, got = take_census(runtime, stored, content, batch, names, executed.row_sizes(inputs, shapes))
+        same_outputs(reference, got, str(model))
+        engine = record(
+            work, content, target=target, precision=precision, settings=SETTINGS | {"disabled_optimizers": DISABLED[precision]},
+            inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, census=census,
+        )  # fmt: skip
+    progress(2, 2, "")
+    return engine
+
+
+def load(folder: Path, engine: Engine, *, concurrency: int) -> ONNXRuntimeSession:
+    """A session on the very bytes that were hashed; `concurrency` calls may be inside it at once.
+
+    Raises Refused (a file is not what engine.json lists) and TargetError (no ONNX Runtime, another platform, the runtime refuses the graph).
+    """
+    stored = {name: verified_bytes(folder, engine, name) for name in engine.files}
+    runtime = _onnxruntime(engine.target)
+    same_platform(engine.key_fields, platform_key(engine.target), engine.target, "serve on a machine like the one it was built on, or build it here")
+    try:
+        session = _open(runtime, stored, _options(runtime, "ORT_DISABLE_ALL"))
+    except Exception as error:  # the binding's exceptions have no common base but Exception
+        raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="a graph it stored itself", got=_said(error)) from error
+    return ONNXRuntimeSession(engine, session, concurrency)
+
+
+def take_census(
+    runtime: Any, stored: Mapping[str, bytes], content: bytes, batch: Batch, outputs: list[str], sizes: dict[str, int]
+) -> tuple[Census, dict[str, np.ndarray]]:
+    """Run the stored graph once under the runtime's profiler: which kernel ran for each multiplying node, and the outputs `{name: array}`."""
+    import onnx
+
+    model = onnx.load_from_string(content)
+    with tempfile.TemporaryDirectory(prefix="qwarm-profile-") as scratch:
+        options = _options(runtime, "ORT_DISABLE_ALL")
+        options.enable_profiling = True
+        options.profile_file_prefix = f"{scratch}/run"
+        session = _open(runtime, stored, options)
+        got = dict(zip(outputs, session.run(outputs, dict(batch)), strict=True))
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    names = {node.name for node in model.graph.node} | {output for node in model.graph.node for output in node.output}
+    layers = []
+    for event in events:
+        name, operator = str(event.get("name", "")), str(event.get("args", {}).get("op_name", ""))
+        if event.get("cat") == "Node" and name.endswith("_kernel_time") and operator in INT8_KERNELS | FLOAT_KERNELS:
+            types = [kind for shaped in event["args"]["input_type_shape"] for kind in shaped]
+            layers.append(executed.RuntimeLayer(operator, _precision(operator, types), (original(name.removesuffix("_kernel_time"), names),)))
+    return executed.take(model, sizes, layers), got
+
+
+def _precision(operator: str, types: list[str]) -> str:
+    """From the kernel and the type of its first input; an integer kernel that is fed float is not INT8."""
+    first = types[0] if types else "unknown"
+    if operator in INT8_KERNELS:
+        return executed.INT8 if first in {"uint8", "int8"} else first.upper()
+    return PRECISION_NAMES.get(first, first.upper())
+
+
+def original(name: str, known: Collection[str]) -> str:
+    """The model's node (or output) that a node of the optimized graph was made from: `conv_token_3` to `conv`; unchanged when there is none."""
+    shorter = name
+    while shorter not in known:
+        cut = next((cut for pattern in ADDED if (cut := pattern.sub("", shorter)) != shorter), None)
+        if cut is None:
+            return name
+        shorter = cut
+    return shorter
+
+
+class ONNXRuntimeSession(Session):
+    """All slots are the one session: its runs share weights and threads, and each has its own buffers."""
+
+    def __init__(self, engine: Engine, session: Any, concurrency: int) -> None:
+        super().__init__(engine, [session] * concurrency)
+        self._session: Any = session
+        self._names = [spec.name for spec in engine.outputs]
+        if session.get_providers() != PROVIDERS:
+            raise TargetError("ONNX Runtime took another provider", where=engine.target, expected=str(PROVIDERS), got=str(session.get_providers()))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        options = self._session.get_session_options()
+        return {
+            "providers": ", ".join(self._session.get_providers()),
+            "intra_op_num_threads": str(options.intra_op_num_threads),
+            "inter_op_num_threads": str(options.inter_op_num_threads),
+            "session.intra_op.allow_spinning": options.get_session_config_entry("session.intra_op.allow_spinning"),
+        }
+
+    def _infer(self, slot: Any, inputs: Batch) -> dict[str, np.ndarray]:
+        return dict(zip(self._names, slot.run(self._names, dict(inputs)), strict=True))
+
+    def _release(self) -> None:
+        self._session = None
+
+
+def _onnxruntime(target: str) -> Any:
+    if reason := unavailable(target):
+        raise TargetError(f"The target {target} cannot run here", where=target, expected="its runtime installed", got=reason)
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(ERROR)  # the build with CUDA warns where it finds no GPU
+    return onnxruntime
+
+
+def _options(runtime: Any, level: str) -> Any:
+    options = runtime.SessionOptions()
+    options.log_severity_level = ERROR
+    options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
+    options.execution_mode = getattr(runtime.ExecutionMode, SETTINGS["execution_mode"])
+    options.intra_op_num_threads = physical_cores()
+    options.inter_op_num_threads = int(SETTINGS["inter_op_num_threads"])
+    options.add_session_config_entry("session.intra_op.allow_spinning", SETTINGS["session.intra_op.allow_spinning"])
+    return options
+
+
+def _open(runtime: Any, stored: Mapping[str, bytes], options: Any) -> Any:
+    """A session on a stored graph. The runtime copies the weights while it is made, so the bytes may go afterwards."""
+    side = sorted(name for name in stored if name != GRAPH)
+    if side:
+        options.add_external_initializers_from_files_in_memory(side, [stored[name] for name in side], [len(stored[name]) for name in side])
+    return _session(runtime, stored[GRAPH], options)
+
+
+def _session(runtime: Any, content: bytes, options: Any, disabled: Collection[str] = ()) -> Any:
+    return runtime.InferenceSession(content, options, providers=PROVIDERS, disabled_optimizers=disabled, enable_fallback=0)
+
+
+def _said(error: Exception) -> str:
+    """The runtime's message in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
