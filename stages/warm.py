@@ -23,6 +23,7 @@ from warmup.runner import record
 def run(target: str) -> str:
     config = load_config(paths.PARAMS)
     if reason := not_measured(target, paths.WARM / target / "not_measured.json"):
+        write_json(paths.WARM / f"{target}.json", {"not_warmed": reason})
         return f"{target}: not warmed, {reason}"
     rows, _ = role_arrays(config, "warmup")
     folder = paths.ENGINES / target / "int8"

@@ -261,7 +261,7 @@ for count in range(60):
 
 
 def test_closing_gives_memory_and_threads_back(running, tmp_path):
-    """48 sessions one after the other in a process of their own. Kept open they would take 10 MB (ONNX Runtime) or 22 (OpenVINO), and a thread each."""
+    """48 sessions one after the other in a process of their own. Kept open they would take 10 to 22 MB, and a thread each."""
     np.savez(tmp_path / "rows.npz", **tiny_onnx.images(8))
     ran = subprocess.run(
         [sys.executable, "-c", OPEN_AND_CLOSE, str(running.folders["float32"]), str(tmp_path / "rows.npz")],
