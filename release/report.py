@@ -30,8 +30,8 @@ def headline(name: str, version: str, evidences: Sequence[Evidence]) -> str:
 def target_section(evidence: Evidence) -> list[str]:
     """One target: verdict, figures, checks, and what would decide the undecided ones."""
     text = [f"## {evidence.target}: {evidence.verdict.name}", "", evidence.reason, ""]
-    text += table(("figure", "value"), lines(evidence))
-    text += [""]
+    if evidence.figures:
+        text += [*table(("figure", "value"), lines(evidence)), ""]
     rows = [
         (check.name, check.verdict.name + (" (excused by the control workload)" if check.excused else ""), figure_text(check), interval_text(check),
          limit_text(check), check.evidence)
@@ -79,4 +79,11 @@ def markdown(
 
 def metrics(evidences: Sequence[Evidence]) -> dict[str, Any]:
     """Figures and verdicts by target, as `dvc metrics show` and `dvc metrics diff` read them."""
-    return {evidence.target: {"verdict": evidence.verdict.name, "ships": evidence.ships, **evidence.figures} for evidence in evidences}
+    return {
+        evidence.target: {
+            "verdict": evidence.verdict.name,
+            "ships": evidence.ships,
+            **{name: float(f"{figure:.6g}") for name, figure in evidence.figures.items()},
+        }
+        for evidence in evidences
+    }

@@ -78,6 +78,9 @@ def show(evidences: Sequence[Evidence], console: Console | None = None) -> None:
     console = console or Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for evidence in evidences:
         colour = COLOURS[evidence.verdict]
+        if not evidence.figures:
+            console.print(f"[bold]{evidence.target}[/]: [{colour}]{evidence.verdict.name}[/]: {evidence.reason}\n", highlight=False)
+            continue
         table = Table(
             title=f"{evidence.target}: [{colour}]{evidence.verdict.name}[/]", title_justify="left", show_header=False, box=None, pad_edge=False
         )

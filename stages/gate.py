@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pipeline.config import load_config
-from pipeline.files import read_json
-from pipeline.records import Evidence, NotMeasured, Platform, Validation
-from release import gates
+from pipeline.files import read_json, write_text
+from pipeline.records import Evidence, NotMeasured, Platform, Trial, Validation
+from release import gates, plots
 from stages import paths
 
 
 def run(target: str) -> str:
-    evidence = judged(target)
+    evidence, trials = judged(target)
     evidence.save(paths.evidence(target))
+    write_text(paths.PLOTS / f"{target}.csv", plots.latency_csv(trials))
     return f"{target}: {evidence.verdict.name}; {evidence.reason}"
 
 
-def judged(target: str) -> Evidence:
-    """The verdict on what `validate` measured, or on why it did not."""
+def judged(target: str) -> tuple[Evidence, tuple[Trial, ...]]:
+    """The verdict on what `validate` measured, or on why it did not, and the trials it rests on."""
     config = load_config(paths.PARAMS)
     path, next = paths.VALIDATE / f"{target}.json", f"run `dvc repro validate@{target}`"
     schema = read_json(path, next).get("schema")
@@ -24,9 +25,9 @@ def judged(target: str) -> Evidence:
     required = config.targets[target].required
     if schema == NotMeasured.SCHEMA:
         absent = NotMeasured.load(path)
-        return gates.not_measured(target, absent.why, required=required, machine=machine, measured_at=absent.noticed_at)
+        return gates.not_measured(target, absent.why, required=required, machine=machine, measured_at=absent.noticed_at), ()
     validation = Validation.load(path, next=next)
-    return gates.judge_target(
+    evidence = gates.judge_target(
         validation,
         config.gates,
         required=required,
@@ -34,3 +35,4 @@ def judged(target: str) -> Evidence:
         machine=machine,
         measured_at=validation.coldstart.measured_at,
     )
+    return evidence, validation.coldstart.trials

@@ -16,6 +16,7 @@ VALIDATE = Path("build/validate")
 EVIDENCE = Path("evidence")
 PLATFORMS = Path("platforms")
 TOOL = Path("qwarm.json")
+PLOTS = Path("build/plots")
 REPORT = Path("build/report")
 RELEASE = Path("build/release")
 DEVELOPMENT_PUBLIC_KEY = RELEASE / "development.pub"
