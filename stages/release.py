@@ -23,14 +23,15 @@ def run() -> str:
     config = load_config(paths.PARAMS)
     found = evidences()
     shipping = [evidence.target for evidence in found if evidence.ships]
-    runtimes = {package for target in shipping for package in backend(target).HOST_PACKAGES[target]}
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
     roles = Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")
     platforms = {target: Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`") for target in shipping}
     belong(found, {target: bindings(config, exported, roles, platform) for target, platform in platforms.items()})
     sign = config.release.sign
     key = signing.open_key(sign.key, development=sign.development) if sign else None
-    packages = {*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()), *runtimes}
+    packages = {package: package_version(package) for package in (*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()))}
+    for platform in platforms.values():
+        packages |= runtime_versions(platform)
     source, _, function = config.data.preprocess.partition(":")
     folder = bundle.pack(
         paths.RELEASE,
@@ -43,7 +44,7 @@ def run() -> str:
         exported=exported,
         roles=roles,
         preprocess=(Path(source), function),
-        host_packages={package: package_version(package) for package in sorted(packages)},
+        host_packages=packages,
         provenance=provenance(paths.LOCK, config.model_dump(mode="json")),
         staging=paths.PACKING,
         key=key,
@@ -54,3 +55,12 @@ def run() -> str:
     if not key.development:
         return f"{folder}, signed, and {host}"
     return f"{folder}, signed by a development key ({key.write_public(paths.DEVELOPMENT_PUBLIC_KEY)}), and {host}"
+
+
+def runtime_versions(platform: Platform) -> dict[str, str]:
+    """A target's runtime packages in the versions that its engine was built and measured with, which this machine may not have."""
+    fields = platform.key_fields
+    return {
+        package: fields.get(package.replace("-", "_")) or fields.get(package.removesuffix("-gpu")) or package_version(package)
+        for package in backend(platform.target).HOST_PACKAGES[platform.target]
+    }
