@@ -143,7 +143,8 @@ def apportion(seats: int, pool: Mapping[int, int]) -> dict[int, int]:
 def prove_disjoint(roles: Roles) -> None:
     """Check the manifest itself: every id and every content plays at most one role, roots and counts are right.
 
-    Every stage that reads rows by role calls this first. Raises DataError naming the roles and the row.
+    `roles` and `release` call this on the manifest of all roles; `rows.rows_of` on the one role that a stage may see, where it
+    holds rows, digests and root together. Raises DataError naming the roles and the row.
     """
     owner: dict[str, str] = {}
     for name, role in roles.roles.items():

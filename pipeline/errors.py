@@ -91,12 +91,6 @@ class Refused(QwarmError):
     exit_code = REFUSED
 
 
-class Undecided(QwarmError):
-    """The evidence decides neither way."""
-
-    exit_code = UNDECIDED
-
-
 def disk_error(error: OSError, path: object) -> QwarmError:
     """Turn an OSError met while writing `path` into the error a person can act on."""
     if error.errno in DISK_FULL:

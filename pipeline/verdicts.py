@@ -34,10 +34,11 @@ class Interval(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Check(Record):
-    """One gate's answer with its evidence. A fraction has unit "fraction", a ratio "ratio", a time "ms".
+    """One gate's answer with its evidence. A fraction has unit "fraction", a ratio "ratio", a metric of one's own "score".
 
     `limit` is an upper limit when `limit_is` is "max", a lower one when "min". `excused` marks a latency check that
-    the control workload excuses: UNDECIDED there does not refuse a required target. `decide` says what would decide.
+    a noisy machine excuses (the control workload, or what other processes took): UNDECIDED there does not refuse a required
+    target. `decide` says what would decide.
     """
 
     name: str

@@ -36,7 +36,6 @@ def pack(
     name: str,
     version: str,
     evidences: Sequence[Evidence],
-    left_out: Mapping[str, str],
     engines: Mapping[str, Path],
     warm: Mapping[str, Path],
     exported: ExportedModel,
@@ -50,8 +49,8 @@ def pack(
 ) -> Path:
     """Write `releases`/<name>-<version>/ whole, or raise and leave the previous one byte for byte as it was.
 
-    `evidences`: one a target; those whose `ships` is true go in, the others are left out with their reason, as are the
-    targets in `left_out`. `engines` and `warm`: folder of each shipping target (engine.json and its files; plan.json, rows.npz,
+    `evidences`: one a target; those whose `ships` is true go in, the others are left out with their reason.
+    `engines` and `warm`: folder of each shipping target (engine.json and its files; plan.json, rows.npz,
     expected.npz). `preprocess`: the file and the name of the function in it. `host_packages`: pinned versions that a host
     installs. `staging`: where it is assembled (same file system; default `.packing` beside `releases`). `private`: folders
     of this machine whose path may be in no file, besides the current and the home folder. `key`: signs the whole folder.
@@ -63,7 +62,7 @@ def pack(
         if not NAME.fullmatch(value) or ".." in value:
             raise ConfigError(f"A bundle cannot have this {label}", where=f"release.{label}", expected=NAME.pattern, got=repr(value))
     shipping = decide(evidences)
-    absent = {**left_out, **{evidence.target: evidence.reason for evidence in evidences if not evidence.ships}}
+    absent = {evidence.target: evidence.reason for evidence in evidences if not evidence.ships}
     contents: dict[str, Content] = {
         "README.md": render(
             name=name,

@@ -2,6 +2,7 @@
 
 Accuracy decides at 95 % a side, latency at `gates.side_confidence`. Where the control workload that ran beside a timing
 was itself unsteady, the machine is to blame as much as the engine: the check is then at worst UNDECIDED, and excused.
+An UNDECIDED latency check is excused too where other processes took much of the processors' time.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def checks_of(validation: Validation, limits: GatesConfig) -> tuple[Check, ...]:
 def needs_more_trials(validation: Validation, limits: GatesConfig) -> bool:
     """Whether a latency check is UNDECIDED, excused or not: more fresh processes may decide it, as more rows cannot.
 
-    Looking twice can at most double the error a side, 0.1 % with the default confidence.
+    Each further look adds at most the error a side once more: 0.1 % with the default confidence.
     """
     return any(check.verdict is Verdict.UNDECIDED for check in latency_checks(validation, limits))
 

@@ -117,7 +117,7 @@ def check_row(check: Check) -> tuple[str, str, str, str, str]:
 
     interval = "-" if check.interval is None else f"{number(check.interval.low)} to {number(check.interval.high)}"
     bound = {"max": "at most ", "min": "at least "}.get(check.limit_is, "")
-    verdict = check.verdict.name + (" (excused by the control workload)" if check.excused else "")
+    verdict = check.verdict.name + (" (excused)" if check.excused else "")
     return check.name, verdict, number(check.figure), interval, "-" if check.limit is None else bound + number(check.limit)
 
 

@@ -33,7 +33,7 @@ def target_section(evidence: Evidence) -> list[str]:
     if evidence.figures:
         text += [*table(("figure", "value"), lines(evidence)), ""]
     rows = [
-        (check.name, check.verdict.name + (" (excused by the control workload)" if check.excused else ""), figure_text(check), interval_text(check),
+        (check.name, check.verdict.name + (" (excused)" if check.excused else ""), figure_text(check), interval_text(check),
          limit_text(check), check.evidence)
         for check in evidence.checks
     ]  # fmt: skip

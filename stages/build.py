@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import engines
 from pipeline.config import load_config
-from pipeline.errors import TargetError
+from pipeline.digests import sha256_file
+from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
 from pipeline.progress import bar
 from pipeline.records import ExportedModel, Platform, QuantizedModel
@@ -34,6 +35,14 @@ def run(target: str) -> str:
         )
     quantized = QuantizedModel.load(paths.QUANTIZED / scheme / "quantized.json", next=f"run `dvc repro quantize@{scheme}`")
     models = {"int8": paths.QUANTIZED / scheme / "model.onnx", "float32": paths.EXPORT / "model.onnx"}
+    for path, wanted, found in (
+        (models["int8"], quantized.onnx_sha256, sha256_file(models["int8"])),
+        (models["float32"], exported.onnx_sha256, sha256_file(models["float32"])),
+        (paths.QUANTIZED / scheme / "quantized.json: float_sha256", exported.onnx_sha256, quantized.float_sha256),
+    ):
+        if wanted != found:
+            again = f"run `dvc repro quantize@{scheme}`"
+            raise ModelError("A model is not the one its record names", where=str(path), expected=wanted, got=found, next=again)
     built = {}
     with replacing_folder(paths.ENGINES / target) as folder:
         for precision, model in models.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from calibration.roles import prove_disjoint
 from engines import backend
 from pipeline.config import load_config
 from pipeline.platforms import package_version
@@ -22,9 +23,10 @@ SIGNED_HOST_PACKAGES = ("cryptography",)
 def run() -> str:
     config = load_config(paths.PARAMS)
     found = evidences()
-    shipping = [evidence.target for evidence in found if evidence.ships]
+    shipping = [evidence.target for evidence in bundle.decide(found)]
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
     roles = Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")
+    prove_disjoint(roles)
     platforms = {target: Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`") for target in shipping}
     belong(found, {target: bindings(config, exported, roles, platform) for target, platform in platforms.items()})
     sign = config.release.sign
@@ -38,7 +40,6 @@ def run() -> str:
         name=config.release.name,
         version=config.release.version,
         evidences=found,
-        left_out={},
         engines={target: paths.ENGINES / target / "int8" for target in shipping},
         warm={target: paths.WARM / target for target in shipping},
         exported=exported,

@@ -75,11 +75,6 @@ def half_over_half(samples_ms: Sequence[float]) -> float:
     return float(np.median(samples[len(samples) // 2 :]) / np.median(samples[: len(samples) // 2]))
 
 
-def steady_p50(trial: Trial) -> float:
-    """Steady median (ms) of one process's requests."""
-    return p50(trial.requests_ms)
-
-
 def variant(trials: Iterable[Trial], name: str) -> tuple[Trial, ...]:
     """The trials of one variant, in the order they ran."""
     return tuple(trial for trial in trials if trial.variant == name)

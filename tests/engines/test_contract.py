@@ -31,6 +31,7 @@ def test_backend_declares_what_the_contract_asks(target):
     backend = engines.backend(target)
     assert target in backend.TARGETS
     assert backend.SCHEMES[target]
+    assert backend.HOST_PACKAGES[target]
     key = backend.platform_key(target)
     assert key == backend.platform_key(target)
     assert all(isinstance(name, str) and isinstance(value, str) for name, value in key.items())

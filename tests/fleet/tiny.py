@@ -110,7 +110,6 @@ def make_parts(folder: Path) -> dict[str, Any]:
         "name": "tiny",
         "version": "0.0.1",
         "evidences": [evidence(engine, plan.digest())],
-        "left_out": {"tensorrt-rtx": "NOT_MEASURED: no GPU"},
         "engines": {TARGET: engine_folder},
         "warm": {TARGET: warm_folder},
         "exported": exported,

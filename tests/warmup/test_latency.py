@@ -58,7 +58,7 @@ def test_the_steady_part_leaves_the_first_fifth_out_and_nothing_else() -> None:
     assert latency.first_over_p50(samples) == 90.0
     assert latency.p99(samples) == pytest.approx(1 + 2 * 0.21)  # rank 0.99 * 79 = 78.21
     assert latency.p99_over_p50(samples) == pytest.approx(1.42)
-    assert latency.steady_p50(trial(samples)) == 1.0
+    assert latency.p50(samples) == 1.0
 
 
 def test_half_over_half_tells_a_machine_that_slows_down_in_the_steady_part() -> None:
