@@ -62,22 +62,23 @@ def doctor(json_output: bool) -> int:
         print(json.dumps(found, sort_keys=True))
         return int(bool(found["problems"]))
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console()
     table = Table(box=None, show_header=False, pad_edge=False)
     for section in ("machine", "versions"):
         for name, value in found[section].items():
-            table.add_row(name, value)
+            table.add_row(name, escape(value))
     table.add_row("free disk", f"{found['free_disk_gb']} GB")
     console.print(table)
     for target, state in found["targets"].items():
-        text = "can be built, run and measured here" if state["runs"] else f"not here: {state['reason']}"
+        text = "can be built, run and measured here" if state["runs"] else f"not here: {escape(state['reason'])}"
         if state["available"] and not state["runs"]:
             text = f"can be built here and not run: {state['reason']}"
         console.print(f"[bold]{target}[/]: [{'green' if state['runs'] else 'yellow'}]{text}[/]", highlight=False)
     for problem in found["problems"]:
-        console.print(f"[red]problem[/]: {problem}", highlight=False)
+        console.print(f"[red]problem[/]: {escape(problem)}", highlight=False, soft_wrap=True)
     if not found["problems"]:
         console.print("[green]Nothing is missing.[/] Next: make repro", highlight=False)
     return int(bool(found["problems"]))

@@ -38,7 +38,7 @@ HOST_PACKAGES = {RTX: ("tensorrt-rtx", "torch"), TENSORRT: ("tensorrt", "torch")
 LIBRARIES = {RTX: "tensorrt_rtx", TENSORRT: "tensorrt"}
 INSTALL = {
     RTX: "run `make` again, or `pip install tensorrt-rtx` in the version that pyproject.toml pins",
-    TENSORRT: "`pip install --extra-index-url https://pypi.nvidia.com -e '.[tensorrt]'` (its libraries are in NVIDIA's own index only)",
+    TENSORRT: "`pip install -e '.[tensorrt]'`, with NVIDIA's own package index as --extra-index-url: its libraries are nowhere else",
 }
 PLAN = "model.plan"
 CAPABILITIES = "compute_capabilities"

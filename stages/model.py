@@ -22,6 +22,7 @@ def run() -> str:
             got="no such key",
             next="add model.train, or take the stage `model` out of dvc.yaml and `dvc add` your checkpoint",
         )
+    load_object(config.model.factory)  # a factory that cannot be imported is named before the training, not after it
     rows, labels = role_arrays(config, "train")
     checkpoint = Path(config.model.checkpoint)
     with bar("model: train") as report:

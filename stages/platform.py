@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import engines
+from pipeline.config import load_config
 from pipeline.platforms import fingerprint
 from pipeline.records import Platform
 from stages import paths
 
 
 def run(target: str) -> str:
+    load_config(paths.PARAMS)  # this stage runs on every `dvc repro`: a misspelt key is named before anything runs
     backend = engines.backend(target)
     path = paths.platform(target)
     here = fingerprint(target, backend.platform_key(target), backend.unavailable(target), backend.unrunnable(target))

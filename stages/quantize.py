@@ -24,9 +24,10 @@ def run(scheme: str) -> str:
         quantized = QUANTIZERS[scheme](
             paths.EXPORT / "model.onnx", exported, ranges, paths.QUANTIZED / scheme, rows, classes=classes, progress=report
         )
+    decibels = "without limit" if quantized.search_sqnr_db is None else f"{quantized.search_sqnr_db:.1f} dB"
     left = ", ".join(f"{node.node} ({node.reason})" for node in quantized.float_nodes) or "none"
     zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in quantized.zero_channels.items())
     return (
         f"{scheme}: {quantized.quantize_linear} QuantizeLinear, {quantized.dequantize_linear} DequantizeLinear, "
-        f"SQNR {quantized.search_sqnr_db} dB on {quantized.search_rows} search rows; left in float: {left}{zero}"
+        f"SQNR {decibels} on {quantized.search_rows} search rows; left in float: {left}{zero}"
     )

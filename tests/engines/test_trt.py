@@ -76,7 +76,7 @@ def test_a_build_says_how_far_it_is_in_many_steps(ours, tmp_path):
 def test_without_the_library_the_target_says_what_to_install(ours, monkeypatch, tmp_path):
     monkeypatch.setattr(trt.importlib.util, "find_spec", lambda _: None)
     assert "pip install tensorrt-rtx" in str(trt.unavailable(RTX))
-    assert "pypi.nvidia.com" in str(trt.unavailable(trt.TENSORRT))
+    assert "--extra-index-url" in str(trt.unavailable(trt.TENSORRT))
     with pytest.raises(TargetError, match="pip install tensorrt-rtx"):
         ours.build(ours.models["int8"], tmp_path / "engine")
 
