@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ def test_own_work_is_not_counted_and_anothers_is():
         for other in others:
             other.kill()
             other.wait()
-    assert 0.1 < busy <= 1.0
+    assert 0.5 / (os.cpu_count() or 1) < busy <= 1.0
 
 
 def test_arithmetic_of_the_share(tmp_path, monkeypatch):
