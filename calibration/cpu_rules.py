@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.scheme import channel_axis
+from calibration.scheme import broken, channel_axis
 from pipeline.errors import QuantizeError, RangeError
 from pipeline.records import Ranges, TensorRange
 
@@ -142,7 +142,3 @@ def _check(model: onnx.ModelProto) -> None:
         raise QuantizeError(
             "The Q/DQ model is not valid ONNX", where="scheme cpu", expected="a model that onnx.checker accepts", got=str(error)
         ) from error
-
-
-def broken(node: onnx.NodeProto, expected: str, got: str) -> QuantizeError:
-    return QuantizeError("The Q/DQ model is not what was asked for", where=f"node {node.name} ({node.op_type})", expected=expected, got=got)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.graph import tensor_shapes
-from calibration.scheme import Placement, count
+from calibration.scheme import Placement, broken, count
 from pipeline.errors import QuantizeError, RangeError
 from pipeline.records import ExportedModel, Ranges, TensorRange
 
@@ -92,21 +92,21 @@ def verify(model: onnx.ModelProto, ranges: Ranges, placement: Placement) -> None
         if node.op_type not in {"QuantizeLinear", "DequantizeLinear"}:
             continue
         if len(node.input) != 3 or node.input[1] not in constants or node.input[2] not in constants:
-            raise _broken(node, "a constant scale and a constant zero point", f"inputs {', '.join(node.input)}")
+            raise broken(node, "a constant scale and a constant zero point", f"inputs {', '.join(node.input)}")
         scale, zero = (onnx.numpy_helper.to_array(constants[name]) for name in node.input[1:])
         if scale.dtype != np.float32 or not np.isfinite(scale).all() or (scale <= 0).any():
-            raise _broken(node, "finite, positive float32 scales", f"{scale.dtype}, smallest {scale.min()}")
+            raise broken(node, "finite, positive float32 scales", f"{scale.dtype}, smallest {scale.min()}")
         if zero.dtype != np.int8 or zero.any():
-            raise _broken(node, "int8 zero points of 0 (symmetric)", f"{zero.dtype}, {np.unique(zero)[:4]}")
+            raise broken(node, "int8 zero points of 0 (symmetric)", f"{zero.dtype}, {np.unique(zero)[:4]}")
         if node.op_type == "DequantizeLinear":
             continue
         tensor = node.input[0]
         if tensor in constants:
             _verify_weight(node, onnx.numpy_helper.to_array(constants[tensor]), scale)
         elif tensor not in ranges.tensors:
-            raise _broken(node, "a tensor with a calibrated range", tensor)
+            raise broken(node, "a tensor with a calibrated range", tensor)
         elif scale.shape != () or float(scale) != activation_scale(ranges.tensors[tensor]):
-            raise _broken(node, f"scale {activation_scale(ranges.tensors[tensor])} from ranges.json", str(scale))
+            raise broken(node, f"scale {activation_scale(ranges.tensors[tensor])} from ranges.json", str(scale))
 
 
 def _verify_weight(node: onnx.NodeProto, weight: np.ndarray, scale: np.ndarray) -> None:
@@ -116,7 +116,7 @@ def _verify_weight(node: onnx.NodeProto, weight: np.ndarray, scale: np.ndarray) 
     used = largest / LEVELS >= SMALLEST_SCALE  # an all-zero channel takes any positive scale
     if largest.shape != scale.shape or not np.allclose(scale[used], largest[used] / LEVELS, rtol=WEIGHT_TOLERANCE, atol=0):
         worst = np.abs(scale - largest / LEVELS).max() if largest.shape == scale.shape else "other shape"
-        raise _broken(node, "absmax / 127 of the weight", f"scale of shape {scale.shape}, off by {worst}")
+        raise broken(node, "absmax / 127 of the weight", f"scale of shape {scale.shape}, off by {worst}")
 
 
 def _refuse_half(model: onnx.ModelProto) -> None:
@@ -129,7 +129,3 @@ def _refuse_half(model: onnx.ModelProto) -> None:
         raise QuantizeError(
             "A 16-bit float type is in the Q/DQ model", where=named[0], expected="fp32 as the high-precision type", got=", ".join(named[:3])
         )
-
-
-def _broken(node: onnx.NodeProto, expected: str, got: str) -> QuantizeError:
-    return QuantizeError("The Q/DQ model is not what was asked for", where=f"node {node.name} ({node.op_type})", expected=expected, got=got)

@@ -157,3 +157,8 @@ def channel_axis(node: onnx.NodeProto) -> int:
     if node.op_type == "Gemm":
         return 0 if any(attribute.name == "transB" and attribute.i for attribute in node.attribute) else 1
     return 1 if node.op_type == "ConvTranspose" else -1
+
+
+def broken(node: onnx.NodeProto, expected: str, got: str) -> QuantizeError:
+    """The refusal of a Q/DQ graph at one of its nodes."""
+    return QuantizeError("The Q/DQ model is not what was asked for", where=f"node {node.name} ({node.op_type})", expected=expected, got=got)

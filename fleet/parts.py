@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import sys
 import types
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import engines
 from engines.contract import Session
 from fleet.contents import KEEP
 from fleet.verify import Verified
+from pipeline.arrays import read_arrays
 from pipeline.errors import ConfigError, RecordError, Refused
 from pipeline.records import Engine, ReleasedTarget, WarmupPlan
 
@@ -75,8 +74,8 @@ def read_parts(verified: Verified, released: ReleasedTarget) -> Parts:
         released=released,
         engine=records["engine_sha256"],
         plan=records["plan_sha256"],
-        rows=read_arrays(verified, "warmup/rows.npz"),
-        expected=read_arrays(verified, f"{released.folder}/expected.npz"),
+        rows=arrays_of(verified, "warmup/rows.npz"),
+        expected=arrays_of(verified, f"{released.folder}/expected.npz"),
         labels=tuple(json.loads(verified.read("labels.json"))),
         prepare=load_preprocess(verified),
     )
@@ -91,13 +90,9 @@ def read_record(verified: Verified, released: ReleasedTarget, name: str, kind: t
         raise RecordError("A record cannot be read", where=path, expected="JSON", got=str(error), next=KEEP) from error
 
 
-def read_arrays(verified: Verified, path: str) -> dict[str, np.ndarray]:
-    """Arrays of an .npz; pickled objects are refused."""
-    try:
-        with np.load(io.BytesIO(verified.read(path)), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise RecordError("Arrays of the bundle cannot be read", where=path, expected="an .npz file", got=str(error), next=KEEP) from error
+def arrays_of(verified: Verified, path: str) -> dict[str, np.ndarray]:
+    """Arrays of an .npz of the bundle, from the bytes that were verified."""
+    return read_arrays(verified.read(path), what="Arrays of the bundle", where=path, next=KEEP)
 
 
 def load_preprocess(verified: Verified) -> Prepare:

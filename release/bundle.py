@@ -6,13 +6,11 @@ import ast
 import re
 import shutil
 import sys
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from pipeline.arrays import read_arrays
 from pipeline.digests import sha256_arrays, sha256_bytes, sha256_file
 from pipeline.errors import ConfigError, RecordError, Refused
 from pipeline.files import canonical_json, replacing_folder
@@ -140,7 +138,7 @@ def target_files(evidence: Evidence, engine_folder: Path, warm_folder: Path, exp
     declared = [str((record.inputs, record.outputs, sorted(record.shapes.items()))) for record in (exported, engine)]
     belongs("The engine", f"{engine_folder}: inputs, outputs, shapes", *declared)
     belongs("The warm-up plan", f"{warm_folder}/plan.json: engine_sha256", engine.digest(), plan.engine_sha256)
-    rows, expected = read_arrays(warm_folder / "rows.npz"), read_arrays(warm_folder / "expected.npz")
+    rows, expected = (read_arrays(warm_folder / name, what="Warm-up arrays", next=AGAIN) for name in ("rows.npz", "expected.npz"))
     belongs("The warm-up plan", f"{warm_folder}/plan.json: rows_sha256", sha256_arrays(rows), plan.rows_sha256)
     names = recorded_names(plan, exported)
     belongs("The recorded output", f"{warm_folder}/expected.npz: names", str(names), str(sorted(expected)))
@@ -179,15 +177,6 @@ def recorded_names(plan: WarmupPlan, exported: ExportedModel) -> list[str]:
     axis = batch_axis(exported.inputs)
     combinations = [{name: size for name, size in step.sizes.items() if name != axis} for step in plan.steps]
     return sorted({expected_name(spec.name, sizes) for spec in exported.outputs for sizes in combinations})
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Arrays of an .npz without pickle; raises RecordError naming the file."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise RecordError("Warm-up arrays cannot be read", where=str(path), expected="an .npz file", got=str(error), next=AGAIN) from error
 
 
 def host_preprocess(path: Path, function: str, roles: Roles) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import engines
+from pipeline.arrays import read_arrays
 from pipeline.config import TOP1, Config, load_config
 from pipeline.loading import load_object
 from pipeline.padding import cut
@@ -98,8 +99,7 @@ def _joined(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> dict[str, list[str]]:
     """One command a variant: INT8 without and with the plan, FP32 with the same steps."""
     rows_file = paths.WARM / target / "rows.npz"
-    with np.load(rows_file) as stored:
-        rows = {name: stored[name] for name in stored.files}
+    rows = read_arrays(rows_file, what="Warm-up rows", next=f"run `dvc repro warm@{target}`")
     folder = paths.ENGINES / target
     float_engine = Engine.load(folder / "float32" / "engine.json")
     float_plan = ladder_plan(

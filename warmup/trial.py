@@ -8,7 +8,6 @@ timed: it pays for the other's cache lines (measured: 1.15 to 1.6 times the medi
 from __future__ import annotations
 
 import time
-import zipfile
 
 FIRST_LINE_NS = time.monotonic_ns()
 
@@ -26,7 +25,8 @@ import numpy as np  # noqa: E402
 import engines  # noqa: E402
 from engines.contract import Session  # noqa: E402
 from engines.stored import read_engine  # noqa: E402
-from pipeline.errors import QwarmError, RecordError  # noqa: E402
+from pipeline.arrays import read_arrays  # noqa: E402
+from pipeline.errors import QwarmError  # noqa: E402
 from pipeline.padding import fit  # noqa: E402
 from pipeline.platforms import usable_cores  # noqa: E402
 from pipeline.records import Engine, Trial, WarmupPlan  # noqa: E402
@@ -99,15 +99,6 @@ def peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
-def read_rows(path: Path) -> dict[str, np.ndarray]:
-    """Named arrays of an .npz; raises RecordError when it is missing or torn. Nothing is unpickled."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise RecordError("Warm-up rows cannot be read", where=str(path), expected="an .npz of named arrays", got=str(error)) from error
-
-
 def first_request(engine: Engine, rows: Batch) -> dict[str, np.ndarray]:
     """The first warm-up rows as the smallest batch, other named axes at their typical size. The session refuses rows of another model."""
     if set(rows) != {spec.name for spec in engine.inputs}:
@@ -144,7 +135,7 @@ def _trial(options: argparse.Namespace, phases: Phases) -> Trial:
         os.environ.update(plan.environment)
     engines.backend(engine.target).preload(engine.target)
     phases.mark("imports")
-    rows = read_rows(options.rows)
+    rows = read_arrays(options.rows, what="Warm-up rows")
     request: Batch = first_request(engine, rows)
     if plan is not None:
         request, _ = pad_to_plan(request, engine.inputs, axis_rungs(plan))
