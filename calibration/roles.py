@@ -1,79 +1,114 @@
-"""Which row plays which role: drawn from row content, stratified by label, provably disjoint."""
+"""Rows to roles, proven apart: read every source once, draw by content, look for overlaps, act by policy, write the manifest."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
+from calibration.assign import DRAW_ORDER, Drawn, Size, assign
+from calibration.firewall.catalogue import Catalogue, Cataloguer
+from calibration.firewall.overlaps import EXACT, GROUP, NEAR, Overlap, find
+from calibration.health import BadRow, Health, RowError
 from calibration.prepared import Prepare, prepare_row
+from calibration.shifts import Figures, figures, shifts
 from calibration.sources import Source
 from pipeline.digests import merkle_root, sha256_bytes
-from pipeline.errors import DataError
-from pipeline.records import ROLES, Finding, Role, Roles
+from pipeline.errors import DataError, Refused
+from pipeline.records import Anomaly, Finding, Role, Roles, RowSource
 from pipeline.tensors import AxisRange, TensorSpec
 
-Size = int | float | str
-"""A count of rows, a share of the distinct rows (0 < share < 1), or "rest"."""
-REST = "rest"
 ALL = ("all rows",)
 """The one stratum, in place of class names, of a source without classes."""
-DRAW_ORDER = ("train", "warmup", "search", "calibration", "validation")
-"""Calibration next to last: another number of its rows moves only validation, so nothing is trained or exported again."""
+MAIN = "main"
+"""The name of the source that roles are drawn from; a role that has a source of its own gives that source its name."""
+REFUSE, MOVE, ALLOW = "refuse", "move", "allow"
+SHOWN = 10
+"""Findings that a message names; all are in the findings page."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
-    """What is kept of a row while roles are drawn. `label` is the index of its class, 0 for every row without classes."""
+class Policy:
+    """What is done about near rows of two roles: `pairs` by (role, role) in `DRAW_ORDER`, else `near`. Equal rows and shared groups are refused.
 
-    id: str
-    digest: str
-    label: int
+    `tolerance` and `columns`: what counts as near for numbers, and which columns are compared (all that can be, when empty).
+    """
+
+    near: str = REFUSE
+    pairs: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    tolerance: float = 1e-3
+    columns: tuple[str, ...] = ()
+
+    def action(self, kind: str, roles: tuple[str, str]) -> str:
+        return self.pairs.get(roles, self.near) if kind == NEAR else REFUSE
 
 
-def draw(
+@dataclasses.dataclass(frozen=True)
+class ReadSource:
+    """One source, read once: `rows` are distinct, `repeated` lists what equals one of them, `figures` are by row id."""
+
+    name: str
+    source: Source
+    rows: tuple[Drawn, ...]
+    repeated: tuple[Finding, ...]
+    catalogue: Catalogue
+    figures: Mapping[str, Figures]
+    health: Mapping[str, Anomaly]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """The manifest, and every overlap as a finding in the order it was met. `refused` are those that the policy does not let pass."""
+
+    roles: Roles
+    refused: tuple[Finding, ...]
+    catalogues: Mapping[str, Catalogue]
+    """By role, before anything was moved."""
+
+
+def read(
+    name: str,
     source: Source,
     prepare: Prepare,
     specs: tuple[TensorSpec, ...],
     *,
-    sizes: Mapping[str, Size],
-    seed: int,
-    preprocess_sha256: str,
+    policy: Policy,
+    health: Health,
     shapes: Mapping[str, AxisRange] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> Roles:
-    """Read every row of `source` once and give each distinct one at most one role.
+    store: Path | None = None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> ReadSource:
+    """Read, check and sign every row of `source` once; a repeated content is kept once (lowest id), the others are listed.
 
-    Rows are ranked inside each label by sha256(seed, content), so order and ids in the source do not matter and added
-    rows move few others. A repeated content is kept once (lowest id); the others are listed as moved out. Raises DataError
-    for a row that cannot be read or prepared, equal content with two classes, and a role that cannot be filled.
+    Raises DataError for a row that cannot be read or prepared, unless `health` quarantines it, and equal content with two classes.
     """
     strata = source.class_names or ALL
-    rows: dict[str, Drawn] = {}
-    findings = []
-    for done, row in enumerate(source.rows(), start=1):
-        prepare_row(row.id, row.raw, prepare, specs, shapes)
-        drawn = Drawn(row.id, row.digest, int(row.label) if source.class_names and row.label is not None else 0)
-        kept = rows.setdefault(row.digest, drawn)
-        if kept.id != row.id:
-            findings.append(_duplicate(kept, drawn, strata))
-        if progress is not None:
-            progress(done, source.count, "")
-    assigned = assign(list(rows.values()), sizes, seed)
-    return Roles(
-        source=source.path.name,
-        source_sha256=source.sha256,
-        preprocess_sha256=preprocess_sha256,
-        seed=seed,
-        source_rows=source.count,
-        class_names=source.class_names,
-        findings=tuple(findings),
-        roles={name: _role(chosen, strata) for name, chosen in assigned.items()},
-    )
+    cataloguer = Cataloguer(name, source.rows, tolerance=policy.tolerance, columns=policy.columns, store=store)
+    kept: dict[str, Drawn] = {}
+    repeated: list[Finding] = []
+    described: dict[str, Figures] = {}
+    for done, row in enumerate(health.rows(source), start=1):
+        progress(done, source.count, "")
+        try:
+            prepared = prepare_row(row.id, row.raw, prepare, specs, shapes)
+        except RowError as error:
+            health.bad(BadRow.of(row.id, error))
+            continue
+        drawn = Drawn(row.id, row.digest, int(row.label) if source.class_names and row.label is not None else 0, row.group)
+        first = kept.setdefault(row.digest, drawn)
+        if first is not drawn:
+            repeated.append(_repeated(first, drawn, strata))
+            continue
+        described[row.id] = figures(prepared)
+        cataloguer.add(row)
+    found = health.finish()
+    if not kept:
+        raise DataError("No row is left", where=f"{name}: {source.name}", expected="a healthy row", got=f"{source.count} rows, all in quarantine")
+    return ReadSource(name, source, tuple(kept.values()), tuple(repeated), cataloguer.finish(), described, found)
 
 
-def _duplicate(kept: Drawn, other: Drawn, class_names: Sequence[str]) -> Finding:
+def _repeated(kept: Drawn, other: Drawn, class_names: Sequence[str]) -> Finding:
     if kept.label != other.label:
         raise DataError(
             "Equal content has two labels",
@@ -82,84 +117,105 @@ def _duplicate(kept: Drawn, other: Drawn, class_names: Sequence[str]) -> Finding
             got=f"{class_names[other.label]} in row {other.id}",
             next="correct one of the two rows in the source",
         )
-    return Finding(left=kept.id, right=other.id, kind="exact", action="moved")
+    return Finding(left=kept.id, right=other.id, kind=EXACT, distance=0.0, roles=("", ""), action="moved")
 
 
-def _role(rows: Sequence[Drawn], class_names: Sequence[str]) -> Role:
-    ordered = sorted(rows, key=lambda row: row.id)
-    labels = Counter(class_names[row.label] for row in ordered)
-    digests = tuple(row.digest for row in ordered)
-    return Role(rows=tuple(row.id for row in ordered), digests=digests, merkle_root=merkle_root(digests), labels=dict(sorted(labels.items())))
+def draw(
+    sources: Sequence[ReadSource],
+    *,
+    sizes: Mapping[str, Size],
+    seed: int,
+    policy: Policy,
+    preprocess_sha256: str,
+    class_names: tuple[str, ...],
+    store: Path | None = None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> Drawing:
+    """Give each distinct row at most one role, find what the roles still share, and act on it.
 
-
-def assign(rows: Sequence[Drawn], sizes: Mapping[str, Size], seed: int) -> dict[str, list[Drawn]]:
-    """Distinct rows to roles, in the order of `DRAW_ORDER` with the rest last; raises DataError when a role cannot be filled."""
-    wanted = _counts(sizes, len(rows))
-    ranked: dict[int, list[Drawn]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: sha256_bytes(f"{seed}:{row.digest}".encode())):
-        ranked[row.label].append(row)
-    assigned: dict[str, list[Drawn]] = {}
-    for role in sorted(wanted, key=lambda role: (sizes[role] == REST, DRAW_ORDER.index(role))):
-        shares = apportion(wanted[role], {label: len(left) for label, left in ranked.items()})
-        assigned[role] = [row for label in sorted(ranked) for row in ranked[label][: shares[label]]]
-        for label, share in shares.items():
-            del ranked[label][:share]
-    return assigned
-
-
-def _counts(sizes: Mapping[str, Size], total: int) -> dict[str, int]:
-    if unknown := sorted(set(sizes) - set(ROLES)):
-        raise DataError("Unknown data role", where="data.roles", expected=", ".join(ROLES), got=", ".join(unknown))
-    if [size for size in sizes.values() if isinstance(size, str)] not in ([], [REST]):
-        raise DataError("Role sizes do not fit", where="data.roles", expected='at most one "rest"', got=str(dict(sizes)))
-    counts = {
-        role: math.floor(size * total + 0.5) if isinstance(size, float) else int(size) for role, size in sizes.items() if not isinstance(size, str)
-    }
-    taken = sum(counts.values())
-    counts |= {role: total - taken for role, size in sizes.items() if size == REST}
-    for role, count in counts.items():
-        if count <= 0 or taken > total:
-            asked = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            raise DataError(
-                "A role would be empty" if taken <= total else "There are too few distinct rows for the roles",
-                where=f"data.roles.{role} in params.yaml" if taken <= total else "data.roles in params.yaml",
-                expected="at least one row in each role" if taken <= total else f"{taken} distinct rows ({asked})",
-                got=f"{total} distinct rows for {asked}",
-                next="lower data.roles in params.yaml, or add rows to the source",
-            )
-    return counts
-
-
-def apportion(seats: int, pool: Mapping[int, int]) -> dict[int, int]:
-    """Split `seats` over labels in proportion to `pool`, by largest remainder (Hamilton); never more than a label has."""
-    total = sum(pool.values())
-    shares = {label: seats * size // total for label, size in pool.items()} if total else dict.fromkeys(pool, 0)
-    by_remainder = sorted(pool, key=lambda label: (-(seats * pool[label] % total) if total else 0, label))
-    for label in by_remainder[: seats - sum(shares.values())]:
-        shares[label] += 1
-    return shares
-
-
-def prove_disjoint(roles: Roles) -> None:
-    """Check the manifest itself: every id and every content plays at most one role, roots and counts are right.
-
-    `roles` and `release` call this on the manifest of all roles; `rows.rows_of` on the one role that a stage may see, where it
-    holds rows, digests and root together. Raises DataError naming the roles and the row.
+    `sources` holds `MAIN`, whose rows are drawn by `sizes` (see `assign`), and one source for each role that is given. A row that is moved
+    out leaves the later role of the two in `DRAW_ORDER`. Raises DataError where a role cannot be filled, or is emptied by what was moved.
     """
-    owner: dict[str, str] = {}
-    for name, role in roles.roles.items():
-        if len(role.rows) != len(role.digests) or sum(role.labels.values()) != len(role.rows) or not role.rows:
-            _refuse(f"role {name}", "one digest and one label a row, and at least one row", f"{len(role.rows)} rows, {len(role.digests)} digests")
-        if role.merkle_root != merkle_root(role.digests):
-            _refuse(f"role {name}", f"Merkle root {role.merkle_root}", merkle_root(role.digests))
-        for row_id, digest in zip(role.rows, role.digests, strict=True):
-            for key in (f"id {row_id}", f"content {digest}"):
-                if key in owner:
-                    _refuse(f"row {row_id}, {key}", "at most one role, once", f"in {owner[key]} and in {name}")
-                owner[key] = name
-
-
-def _refuse(where: str, expected: str, got: str) -> None:
-    raise DataError(
-        "The roles are not disjoint, or their manifest was changed", where=where, expected=expected, got=got, next="run `dvc repro -f roles`"
+    by_name = {source.name: source for source in sources}
+    members: dict[str, tuple[ReadSource, list[Drawn]]] = {}
+    if MAIN in by_name:
+        members |= {role: (by_name[MAIN], rows) for role, rows in assign(by_name[MAIN].rows, sizes, seed).items()}
+    members |= {name: (source, list(source.rows)) for name, source in by_name.items() if name != MAIN}
+    order = [role for role in DRAW_ORDER if role in members]
+    catalogues = {role: members[role][0].catalogue.subset(role, [row.id for row in members[role][1]]) for role in order}
+    overlaps = find([catalogues[role] for role in order], tolerance=policy.tolerance, store=store, progress=progress)
+    kept, refused, moved = [], [], dict[str, set[str]]()
+    for overlap in overlaps:
+        finding, action = _finding(overlap, order, policy)
+        (refused if action == REFUSE else kept).append(finding)
+        if action == MOVE:
+            moved.setdefault(finding.roles[1], set()).add(finding.right)
+    roles = {role: _role(role, *members[role], moved.get(role, set()), class_names or ALL) for role in order}
+    calibration, validation = (_figures(members[role][0], roles[role]) for role in ("calibration", "validation"))
+    manifest = Roles(
+        sources={source.name: RowSource(source.source.name, source.source.sha256, source.source.count) for source in sources},
+        preprocess_sha256=preprocess_sha256,
+        seed=seed,
+        class_names=class_names,
+        findings=(*(finding for source in sources for finding in source.repeated), *kept),
+        health={source.name: dict(source.health) for source in sources if source.health},
+        shifts=shifts(roles["calibration"], roles["validation"], calibration, validation),
+        roles=roles,
     )
+    return Drawing(manifest, tuple(refused), catalogues)
+
+
+def _finding(overlap: Overlap, order: Sequence[str], policy: Policy) -> tuple[Finding, str]:
+    roles = (order[overlap.left], order[overlap.right])
+    action = policy.action(overlap.kind, roles)
+    said = {REFUSE: "refused", MOVE: "moved", ALLOW: "allowed"}[action]
+    return Finding(overlap.left_row, overlap.right_row, overlap.kind, overlap.distance, roles, said), action
+
+
+def _role(name: str, source: ReadSource, rows: Iterable[Drawn], moved: set[str], class_names: Sequence[str]) -> Role:
+    wanted = {row.id for row in rows} - moved
+    ordered = [row for row in source.rows if row.id in wanted]
+    if not ordered:
+        raise DataError(
+            "A role is empty after near rows were moved out of it",
+            where=f"role {name}",
+            expected="at least one row",
+            got=f"{len(moved)} rows moved out",
+            next="look at what is near (`qwarm firewall`), and give the role rows of its own",
+        )
+    digests = tuple(row.digest for row in ordered)
+    return Role(
+        source=source.name,
+        rows=tuple(row.id for row in ordered),
+        digests=digests,
+        merkle_root=merkle_root(digests),
+        labels=dict(sorted(Counter(class_names[row.label] for row in ordered).items())),
+        groups=tuple(sorted({sha256_bytes(row.group.encode()) for row in ordered if row.group is not None})),
+    )
+
+
+def _figures(source: ReadSource, role: Role) -> list[Figures]:
+    return [source.figures[row_id] for row_id in role.rows]
+
+
+def refuse_overlaps(drawing: Drawing, page: str) -> None:
+    """Raise Refused naming the rows of the first findings that the policy does not let pass; `page` shows them all."""
+    if not drawing.refused:
+        return
+    shown = [describe(finding) for finding in drawing.refused[:SHOWN]]
+    more = [f"and {len(drawing.refused) - SHOWN} more"] if len(drawing.refused) > SHOWN else []
+    by_kind = Counter(finding.kind for finding in drawing.refused)
+    raise Refused(
+        "Rows of one role are also in another: " + ", ".join(f"{count} {kind}" for kind, count in by_kind.items()),
+        where="; ".join([*shown, *more]),
+        expected="roles that share no row, no near copy and no group",
+        got=f"{len(drawing.refused)} overlaps; {page} shows them side by side",
+        next="remove these rows from one of the two sources, or, where they are near and no copies, set data.firewall.near (or .pairs) to move or allow",
+    )
+
+
+def describe(finding: Finding) -> str:
+    """One finding in words: `validation row 0000007 near calibration row 0000003 (distance 0.02)`."""
+    distance = f" (distance {finding.distance:.3g})" if finding.kind == NEAR else ""
+    word = {EXACT: "equals", NEAR: "is near", GROUP: "is of the group of"}[finding.kind]
+    return f"{finding.roles[1]} row {finding.right} {word} {finding.roles[0]} row {finding.left}{distance}"

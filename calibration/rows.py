@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from calibration.prepared import Prepare, prepare_row, stack_rows
-from calibration.roles import prove_disjoint
+from calibration.prove import prove_disjoint
 from calibration.sources import Label, Row, Source
 from pipeline.errors import DataError
 from pipeline.records import Roles
@@ -26,14 +26,16 @@ def rows_of(source: Source, roles: Roles, role: str) -> Iterator[Row]:
         )
     if source.class_names != roles.class_names:
         raise _changed("class names", ", ".join(roles.class_names), ", ".join(source.class_names))
-    expected = dict(zip(roles.roles[role].rows, roles.roles[role].digests, strict=True))
-    for row in source.rows(expected.keys()):
-        digest = expected.pop(row.id)
-        if row.digest != digest:
-            raise _changed(f"row {row.id} of {source.path}", f"content {digest}", f"content {row.digest}")
+    expected = list(zip(roles.roles[role].rows, roles.roles[role].digests, strict=True))
+    done = 0
+    for row in source.rows({row_id for row_id, _ in expected}):
+        row_id, digest = expected[done]
+        if (row.id, row.digest) != (row_id, digest):
+            raise _changed(f"row {row_id} of {source.name}", f"content {digest}", f"row {row.id}, content {row.digest}")
+        done += 1
         yield row
-    if expected:
-        raise _changed(f"row {min(expected)} of {source.path}", "the row", f"a source of {source.count} rows")
+    if done < len(expected):
+        raise _changed(f"row {expected[done][0]} of {source.name}", "the row", f"a source without it, of {source.count} rows")
 
 
 def _changed(where: str, expected: str, got: str) -> DataError:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import doctor as doctor_command
+from cli import firewall as firewall_command
 from cli import gate as gate_command
 from cli import init as init_command
 from cli import stage as stage_command
@@ -46,6 +47,7 @@ def stage(
     stage_command.stage(name, item)
 
 
+app.command(name="firewall")(firewall_command.firewall)
 app.command(name="gate")(gate_command.gate)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+from pipeline.data_records import ROLES, Anomaly, Claim, Finding, LeakCost, Role, Roles, RowSource, Shift
 from pipeline.strict import Record
 from pipeline.tensors import AxisRange, TensorSpec
 from pipeline.verdicts import Check, Interval, Verdict
-
-ROLES = ("train", "calibration", "search", "warmup", "validation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,41 +27,6 @@ class Platform(Record):
     provenance: dict[str, str]
     unavailable: str | None
     unrunnable: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Role(Record):
-    """The rows of one role: ids in the source, decoded-content digests (same order), Merkle root, label histogram."""
-
-    rows: tuple[str, ...]
-    digests: tuple[str, ...]
-    merkle_root: str
-    labels: dict[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding(Record):
-    """Two rows with equal decoded content, and what was done about it ("moved" out, or "refused")."""
-
-    left: str
-    right: str
-    kind: str
-    action: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Roles(Record):
-    """Which row plays which role, and the proof that no decoded content plays two that must be apart."""
-
-    SCHEMA: ClassVar[str] = "qwarm.roles/1"
-    source: str
-    source_sha256: str
-    preprocess_sha256: str
-    seed: int
-    source_rows: int
-    class_names: tuple[str, ...]
-    findings: tuple[Finding, ...]
-    roles: dict[str, Role]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,7 +337,7 @@ class ReleaseManifest(Record):
 
 
 __all__ = [
-    "ROLES", "AxisRange", "Census", "CensusLayer", "Check", "ColdStartReport", "DriftReport", "Engine", "Evidence", "ExportedModel",
-    "File", "Finding", "FloatNode", "Interval", "NotMeasured", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget",
-    "Role", "Roles", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "ROLES", "Anomaly", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport", "DriftReport", "Engine", "Evidence", "ExportedModel",
+    "File", "Finding", "FloatNode", "Interval", "LeakCost", "NotMeasured", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget",
+    "Role", "Roles", "RowSource", "Shift", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
 ]  # fmt: skip

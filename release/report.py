@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.records import Evidence, ExportedModel, QuantizedModel, Roles
+from pipeline.records import Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
+from release.data_report import data_section
 from release.summary import figure_text, interval_text, limit_text, lines
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table."""
-    cells = [list(header), ["---"] * len(header), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
-    return [f"| {' | '.join(row)} |" for row in cells]
+from release.tables import table
 
 
 def headline(name: str, version: str, evidences: Sequence[Evidence]) -> str:
@@ -46,15 +42,14 @@ def target_section(evidence: Evidence) -> list[str]:
 
 
 def markdown(
-    name: str, version: str, evidences: Sequence[Evidence], exported: ExportedModel, quantized: Sequence[QuantizedModel], roles: Roles
+    name: str, version: str, evidences: Sequence[Evidence], exported: ExportedModel, quantized: Sequence[QuantizedModel], roles: Roles,
+    cost: LeakCost | None = None,
 ) -> str:
     """The whole report."""
     text = [f"# {name} {version}", "", headline(name, version, evidences), ""]
     for evidence in evidences:
         text += target_section(evidence)
-    text += ["## Data roles", "", "No decoded content plays two roles; each root is the Merkle tree hash of the role's rows.", ""]
-    text += table(("role", "rows", "Merkle root"), [(role, str(len(r.rows)), f"`{r.merkle_root[:16]}`") for role, r in roles.roles.items()])
-    text += ["", f"{len(roles.findings)} exact duplicates were moved out of {roles.source_rows} rows.", ""]
+    text += data_section(roles, cost)
     text += [
         "## Model",
         "",

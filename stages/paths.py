@@ -7,6 +7,9 @@ from pathlib import Path
 PARAMS = Path("params.yaml")
 LOCK = Path("dvc.lock")
 ROLES = Path("build/roles")
+FIREWALL = Path("build/firewall")
+"""What the roles share, and did not keep: findings with their rows side by side. Written also when they refuse."""
+COST = Path("build/firewall-cost.json")
 EXPORT = Path("build/export")
 RANGES = Path("build/ranges/ranges.json")
 QUANTIZED = Path("build/quantized")

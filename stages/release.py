@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibration.roles import prove_disjoint
+from calibration.prove import prove_disjoint
 from engines import backend
 from pipeline.config import load_config
 from pipeline.platforms import package_version

@@ -9,8 +9,8 @@ import numpy as np
 
 from calibration.prepared import load_prepare
 from calibration.rows import arrays, batches
-from calibration.sources import open_source
-from pipeline.config import Config
+from calibration.sources import Source, open_source
+from pipeline.config import Config, SourceConfig
 from pipeline.errors import DataError
 from pipeline.records import Roles
 from pipeline.tensors import Batch
@@ -32,15 +32,33 @@ def role_manifest(config: Config, role: str) -> Roles:
     return roles
 
 
+def role_source(config: Config, role: str) -> Source:
+    """The source of a role: its own where params.yaml gives one, else the one that roles are drawn from."""
+    given = config.data.roles.get(role)  # type: ignore[call-overload]
+    return open_source(config.data, given if isinstance(given, SourceConfig) else config.data.source, Path())
+
+
 def role_batches(config: Config, role: str, batch_rows: int) -> Iterator[tuple[Batch, np.ndarray | None]]:
     """Preprocessed batches `{input: (N, ...)}` and labels `(N,)`, None without a label column, of one role; each row is held to the manifest."""
     prepare, _ = load_prepare(config.data.preprocess, Path())
-    source, model = open_source(config.data, Path()), config.model
+    source, model = role_source(config, role), config.model
     return batches(source, role_manifest(config, role), role, prepare, model.input_specs(), batch_rows, model.axis_ranges())
 
 
 def role_arrays(config: Config, role: str) -> tuple[Batch, np.ndarray | None]:
     """All rows of a small role at once."""
     prepare, _ = load_prepare(config.data.preprocess, Path())
-    source, model = open_source(config.data, Path()), config.model
+    source, model = role_source(config, role), config.model
     return arrays(source, role_manifest(config, role), role, prepare, model.input_specs(), model.axis_ranges())
+
+
+def joined(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Batches of outputs to `{name: (N, ...)}`; along an axis whose size differs from batch to batch, the end is filled with zeros."""
+    joined = {}
+    for name in batches[0]:
+        parts = [batch[name] for batch in batches]
+        longest = np.max([part.shape[1:] for part in parts], axis=0) if parts[0].ndim > 1 else ()
+        joined[name] = np.concatenate(
+            [np.pad(part, [(0, 0), *((0, int(size) - have) for size, have in zip(longest, part.shape[1:], strict=True))]) for part in parts]
+        )
+    return joined

@@ -18,7 +18,7 @@ from release import drift, gates
 from release.bindings import bindings
 from stages import paths
 from stages.hardware import not_measured, now
-from stages.rows import role_batches, role_manifest
+from stages.rows import joined, role_batches, role_manifest
 from warmup.coldstart import engine_command, measure
 from warmup.plan import axis_rungs, ladder_plan, pad_to_plan, rungs
 
@@ -74,26 +74,14 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
             for name, session in (("int8", int8), ("float32", float32)):
                 outputs[name].append(cut(session.run(padded), session.engine.outputs, sizes))
     return drift.measure(
-        _joined(outputs["float32"]),
-        _joined(outputs["int8"]),
+        joined(outputs["float32"]),
+        joined(outputs["int8"]),
         np.concatenate(labels) if labels else None,
         metric=config.gates.metric,
         function=function,
         classes=config.data.labels is not None,
         validation_root=role.merkle_root,
     )
-
-
-def _joined(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Batches of outputs to `{name: (N, ...)}`; along an axis whose size differs from batch to batch, the end is filled with zeros."""
-    joined = {}
-    for name in batches[0]:
-        parts = [batch[name] for batch in batches]
-        longest = np.max([part.shape[1:] for part in parts], axis=0) if parts[0].ndim > 1 else ()
-        joined[name] = np.concatenate(
-            [np.pad(part, [(0, 0), *((0, int(size) - have) for size, have in zip(longest, part.shape[1:], strict=True))]) for part in parts]
-        )
-    return joined
 
 
 def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> dict[str, list[str]]:

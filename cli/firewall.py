@@ -1,0 +1,173 @@
+"""`qwarm firewall A B [C ...]`: what data sources share, exactly, nearly or through a group; with `--cost`, what a leak would have cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.errors import REFUSED, ConfigError
+
+if TYPE_CHECKING:
+    from calibration.firewall.catalogue import Catalogue
+    from calibration.firewall.overlaps import Overlap
+    from pipeline.records import Anomaly
+
+NOT_CONTENT = frozenset({"label", "labels", "target", "targets", "class", "y", "id", "ids", "index", "split", "group"})
+"""Columns that are not compared unless they are named."""
+SHOWN = 50
+TOLERANCE = 1e-3
+
+
+def compare_sources(
+    paths: Sequence[str],
+    *,
+    columns: Sequence[str] = (),
+    group: str | None = None,
+    tolerance: float = TOLERANCE,
+    quarantine: bool = False,
+    page: str | None = None,
+) -> dict[str, Any]:
+    """Read each source once and look for overlaps between any two of them; the object that `--json` prints.
+
+    `columns`: what is compared (default: the pictures, else the texts, else all numbers). Raises DataError for a source or row that cannot be
+    read; with `quarantine` such a row is left out and listed. `page`: an HTML file that shows the findings side by side.
+    """
+    from calibration.firewall.overlaps import find
+    from pipeline.caches import cache_folder
+    from pipeline.progress import bar
+
+    if len(set(paths)) < len(paths):
+        raise ConfigError("One source is given twice", where="qwarm firewall", expected="different sources", got=", ".join(paths))
+    store = cache_folder("signatures")
+    catalogues, health = [], list[dict[str, Anomaly]]()
+    for path in paths:
+        with bar(f"firewall: read and sign {path}") as report:
+            catalogue, found = _catalogue(path, columns, group, tolerance, quarantine, store, report)
+        catalogues.append(catalogue)
+        health.append(found)
+    with bar("firewall: look for overlaps") as report:
+        overlaps = find(catalogues, tolerance=tolerance, store=store, progress=report)
+    if page is not None:
+        _write_page(page, paths, catalogues, overlaps)
+    return {
+        "findings": [
+            {"left": {"source": o.left, "row": o.left_row}, "right": {"source": o.right, "row": o.right_row}, "kind": o.kind, "distance": o.distance}
+            for o in overlaps
+        ],
+        "rows": [len(catalogue.ids) for catalogue in catalogues],
+        "sources": list(paths),
+        "compared": list(catalogues[0].kind_of_field),
+        "repeated": [len(catalogue.digests) - len(set(catalogue.digests)) for catalogue in catalogues],
+        "health": [{kind: anomaly.to_json() for kind, anomaly in found.items()} for found in health],
+    }
+
+
+def _catalogue(
+    path: str, columns: Sequence[str], group: str | None, tolerance: float, quarantine: bool, store: Path, report: Any
+) -> tuple[Catalogue, dict[str, Anomaly]]:
+    from calibration.firewall.catalogue import Cataloguer
+    from calibration.health import Health
+    from calibration.sources import describe, guess, open_rows
+    from pipeline.data_config import HealthConfig
+
+    source = guess(Path(path))
+    chosen = list(columns) or choose(describe(source), group, path)
+    # One compared column gets one name, so that `picture` here and `image` there are compared all the same.
+    opened = open_rows(source, {"content": chosen[0]} if len(chosen) == 1 else {name: name for name in chosen}, group=group)
+    severe = {kind: "quarantine" for kind, field in HealthConfig.model_fields.items() if field.default == "refuse"}
+    health = Health(HealthConfig.model_validate(severe) if quarantine else None)
+    cataloguer = Cataloguer(path, opened.rows, tolerance=tolerance, store=store)
+    for done, row in enumerate(health.rows(opened), start=1):
+        cataloguer.add(row)
+        report(done, opened.count, "")
+    return cataloguer.finish(), health.finish()
+
+
+def choose(kinds: dict[str, str], group: str | None, path: str) -> list[str]:
+    """The columns that are compared where none is named: pictures before texts before numbers; never a label, an id or the group."""
+    content = {name: kind for name, kind in kinds.items() if name.lower() not in NOT_CONTENT and name != group}
+    for kind in ("picture", "text", "numbers"):
+        if chosen := sorted(name for name, found in content.items() if found == kind):
+            return chosen
+    raise ConfigError(
+        "There is no column to compare",
+        where=path,
+        expected="pictures, text or numbers",
+        got=", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "no column",
+        next="name the columns with --column",
+    )
+
+
+def _write_page(page: str, paths: Sequence[str], catalogues: Sequence[Catalogue], overlaps: Sequence[Overlap]) -> None:
+    from calibration.firewall.page import write
+    from pipeline.records import Finding
+
+    names = [f"{index}: {path}" for index, path in enumerate(paths)]
+    findings = [Finding(o.left_row, o.right_row, o.kind, o.distance, (names[o.left], names[o.right]), "found") for o in overlaps]
+    rows = ", ".join(f"{path}: {len(catalogue.ids)} rows" for path, catalogue in zip(paths, catalogues, strict=True))
+    write(Path(page), "What the sources share", f"{rows}. {len(findings)} findings.", findings, dict(zip(names, catalogues, strict=True)))
+
+
+def show(result: dict[str, Any]) -> None:
+    """The result as a table for people, on standard output."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(soft_wrap=True)
+    for index, path in enumerate(result["sources"]):
+        unwell = ", ".join(f"{anomaly['count']} {kind} ({anomaly['action']})" for kind, anomaly in result["health"][index].items())
+        repeated = f", {result['repeated'][index]} repeated" if result["repeated"][index] else ""
+        console.print(f"{index}: {escape(path)}: {result['rows'][index]} rows{repeated}{'; ' + unwell if unwell else ''}", highlight=False)
+    findings = result["findings"]
+    if not findings:
+        console.print(f"No row of one source is in another ({', '.join(result['compared'])} compared).", highlight=False)
+        return
+    table = Table("kind", "distance", "row", "is in", "as row", box=None, pad_edge=False)
+    for finding in findings[:SHOWN]:
+        left, right = finding["left"], finding["right"]
+        distance = f"{finding['distance']:.3g}" if finding["kind"] == "near" else ""
+        table.add_row(finding["kind"], distance, f"{right['source']}: {escape(right['row'])}", str(left["source"]), escape(left["row"]))
+    console.print(table)
+    if len(findings) > SHOWN:
+        console.print(f"and {len(findings) - SHOWN} more: --json lists all", highlight=False)
+
+
+def show_cost(json_output: bool) -> None:
+    """Measure what a leak would have cost in the pipeline of this folder, and print it."""
+    from pipeline.config import load_config
+    from release.data_report import cost_lines
+    from stages import cost, paths
+
+    measured = cost.measure(load_config(paths.PARAMS))
+    typer.echo(json.dumps(measured.to_json()) if json_output else "\n".join(cost_lines(measured)))
+
+
+def firewall(
+    sources: Annotated[list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders of pictures, parquet, csv, json, arrow or npz files")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="a column to compare; may be repeated (default: pictures, else texts, else numbers)")] = None,
+    group: Annotated[str | None, typer.Option(help="a column whose rows belong together: a patient, a video, a user")] = None,
+    tolerance: Annotated[float, typer.Option(min=0, max=1, help="for numbers: relative difference that still counts as near")] = TOLERANCE,
+    quarantine: Annotated[bool, typer.Option("--quarantine", help="leave out rows that cannot be read, and list them, instead of refusing")] = False,
+    report: Annotated[str | None, typer.Option(metavar="FILE.html", help="write a page with the two rows of each finding side by side")] = None,
+    cost: Annotated[bool, typer.Option("--cost", help="in a pipeline's folder, after `dvc repro`: what a leak would have cost")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+) -> None:
+    """Say which rows of one data source are also in another: exactly, nearly, or through their group. Exit 3 when there is one."""
+    if cost:
+        if sources:
+            raise ConfigError("--cost takes no source", where="qwarm firewall --cost", expected="a pipeline's folder", got=" ".join(sources))
+        show_cost(json_output)
+        return
+    if not sources:
+        raise ConfigError("There is nothing to compare", where="qwarm firewall", expected="two or more sources (one is only read and checked)", got="none")
+    result = compare_sources(sources, columns=column or (), group=group, tolerance=tolerance, quarantine=quarantine, page=report)
+    if json_output:
+        typer.echo(json.dumps(result))
+    else:
+        show(result)
+    raise typer.Exit(REFUSED if result["findings"] else 0)
