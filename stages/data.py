@@ -21,6 +21,10 @@ def run() -> str:
             got="no such key",
             next="add data.write, or take the stage `data` out of dvc.yaml and `dvc add` your source",
         )
+    if config.data.source.path is None:
+        raise ConfigError(
+            "A source of the Hub is not written here", where=f"{paths.PARAMS}: data.write", expected="a source with a path", got="kind hub"
+        )
     path = Path(config.data.source.path)
     path.parent.mkdir(parents=True, exist_ok=True)
     load_object(config.data.write)(path)
