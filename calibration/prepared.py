@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration.health import RowError
 from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, DataError
 from pipeline.loading import load_object, source_file
@@ -34,17 +35,23 @@ def load_prepare(reference: str, root: Path) -> tuple[Prepare, str]:
 
 
 def prepare_row(
-    row_id: str, raw: Mapping[str, np.ndarray], prepare: Prepare, specs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange] | None = None
+    row_id: str,
+    raw: Mapping[str, np.ndarray],
+    prepare: Prepare,
+    specs: tuple[TensorSpec, ...],
+    shapes: Mapping[str, AxisRange] | None = None,
+    values: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """`prepare(raw)` with names, dtypes, sizes and finiteness checked; raises DataError naming the row and the input.
+    """`prepare(raw)` with names, dtypes, sizes and values checked; raises RowError, a DataError, naming the row and the input.
 
     A named axis must have one size in all inputs of the row, within its range in `shapes` (shorter is right where it can be padded).
-    The batch axis is not there yet.
+    `values` holds the least and largest value of integer inputs that declare them. The batch axis is not there yet.
     """
     try:
         prepared = prepare(raw)
     except Exception as error:  # the user's own code
-        raise DataError(
+        raise RowError(
+            "preprocessing",
             "Preprocessing failed on a row",
             where=f"row {row_id}",
             expected="the model's inputs",
@@ -61,23 +68,43 @@ def prepare_row(
         shape = spec.shape[1:]
         if not isinstance(array, np.ndarray) or str(array.dtype) != spec.dtype:
             got = str(array.dtype) if isinstance(array, np.ndarray) else type(array).__name__
-            raise DataError("Preprocessing gives another dtype than model.inputs declares", where=where, expected=spec.dtype, got=got)
+            raise RowError("wrong_type", "Preprocessing gives another dtype than model.inputs declares", where=where, expected=spec.dtype, got=got)
         if len(array.shape) != len(shape) or any(isinstance(axis, int) and axis != size for axis, size in zip(shape, array.shape, strict=True)):
-            raise DataError(
-                "Preprocessing gives another shape than model.inputs declares", where=where, expected=str(list(shape)), got=str(list(array.shape))
+            raise RowError(
+                "wrong_shape",
+                "Preprocessing gives another shape than model.inputs declares",
+                where=where,
+                expected=str(list(shape)),
+                got=str(list(array.shape)),
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             bad = int(array.size - np.isfinite(array).sum())
-            raise DataError(
+            raise RowError(
+                "non_finite",
                 "A row is not finite after preprocessing",
                 where=where,
                 expected="finite numbers",
                 got=f"{bad} of {array.size} values are NaN or infinite",
-                next="repair or remove this row in the source, then run `dvc repro`",
+                next="repair or remove this row in the source, or set data.health.non_finite: quarantine; then run `dvc repro`",
             )
+        if values and spec.name in values:
+            _check_values(array, *values[spec.name], where)
         checked[spec.name] = array
     _check_sizes(row_id, checked, specs, shapes or {})
     return checked
+
+
+def _check_values(array: np.ndarray, low: int, high: int, where: str) -> None:
+    beyond = array[(array < low) | (array > high)]
+    if beyond.size:
+        raise RowError(
+            "out_of_range",
+            "A row has a value beyond the declared range",
+            where=where,
+            expected=f"{low} to {high}, as model.inputs declares",
+            got=f"{beyond.size} of {array.size} values, the first is {beyond[0]}",
+            next="correct the row or data.preprocess, or set data.health.out_of_range: quarantine",
+        )
 
 
 def _check_sizes(row_id: str, arrays: Mapping[str, np.ndarray], specs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange]) -> None:
@@ -88,10 +115,11 @@ def _check_sizes(row_id: str, arrays: Mapping[str, np.ndarray], specs: tuple[Ten
                 continue
             where = f"row {row_id}, input {spec.name}, axis {axis}"
             if sizes.setdefault(axis, size) != size:
-                raise DataError("Two inputs of one row disagree on an axis", where=where, expected=str(sizes[axis]), got=str(size))
+                raise RowError("wrong_shape", "Two inputs of one row disagree on an axis", where=where, expected=str(sizes[axis]), got=str(size))
             allowed = shapes.get(axis)
             if allowed is not None and (size > allowed.max or (size < allowed.min and axis not in paddable) or size == 0):
-                raise DataError(
+                raise RowError(
+                    "wrong_shape",
                     "A row has a size beyond the declared range",
                     where=where,
                     expected=f"{allowed.min} to {allowed.max}, as model.shapes.{axis} says",

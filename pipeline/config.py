@@ -8,32 +8,41 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from pipeline.data_config import DataConfig, HealthConfig, RoleName, RoleSize, SourceConfig
 from pipeline.errors import ConfigError
+from pipeline.section import PositiveInt, Section
 from pipeline.tensors import AxisRange, TensorSpec
 
 Dtype = Literal["float32", "int32", "int64", "uint8", "int8", "bool"]
-PositiveInt = Annotated[int, Field(gt=0)]
-RoleName = Literal["train", "calibration", "search", "warmup", "validation"]
-RoleSize = PositiveInt | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
-"""A count of rows, a share of all rows, or what the other roles leave."""
 TOP1 = "top1"
 """The metric that is right or wrong for each row: the largest score of the first output against the label."""
 
 
-class Section(BaseModel):
-    """A part of params.yaml: unknown keys are refused, values are frozen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class InputConfig(Section):
-    """`pad`: the value that may fill the named axes after the first, up to a longer row or a warmed size; without it rows must be equal."""
+    """`pad`: the value that may fill the named axes after the first, up to a longer row or a warmed size; without it rows must be equal.
+
+    `values` (least, largest) of an integer input: a vocabulary, say `[0, 29999]`, or lengths; a row beyond it is not well.
+    """
 
     shape: tuple[int | str, ...]
     dtype: Dtype = "float32"
     pad: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    values: tuple[int, int] | None = None
+
+    @model_validator(mode="after")
+    def values_ordered(self) -> InputConfig:
+        if self.values is None:
+            return self
+        if self.dtype == "float32":
+            raise ValueError("values are for an integer input: a vocabulary or lengths")
+        low, high = self.values
+        if low > high:
+            raise ValueError(f"values [{low}, {high}] hold nothing: the least comes first")
+        if self.pad is not None and not low <= self.pad <= high:
+            raise ValueError(f"pad {self.pad:g} is outside values [{low}, {high}]")
+        return self
 
     @model_validator(mode="after")
     def pad_fits(self) -> InputConfig:
@@ -94,46 +103,12 @@ class ModelConfig(Section):
     def input_specs(self) -> tuple[TensorSpec, ...]:
         return tuple(TensorSpec(name, spec.dtype, tuple(spec.shape), spec.pad) for name, spec in self.inputs.items())
 
+    def value_ranges(self) -> dict[str, tuple[int, int]]:
+        """Least and largest value of each input that declares them."""
+        return {name: spec.values for name, spec in self.inputs.items() if spec.values is not None}
+
     def axis_ranges(self) -> dict[str, AxisRange]:
         return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in self.shapes.items()}
-
-
-class SourceConfig(Section):
-    kind: Literal["parquet"]
-    path: str
-
-
-class DataConfig(Section):
-    """`columns` maps the names that `prepare(raw)` receives, and `label`, to columns of the source; `write` (optional) makes the source.
-
-    With `labels` (class names in the order of the first output's scores) a label is a class and roles are stratified by it. Without,
-    `label` may be any scalar, for a metric of your own, or absent.
-    """
-
-    source: SourceConfig
-    columns: dict[str, str]
-    preprocess: str
-    labels: str | None = None
-    write: str | None = None
-    roles: dict[RoleName, RoleSize]
-    seed: int = 0
-
-    @field_validator("roles")
-    @classmethod
-    def complete(cls, roles: dict[str, Any]) -> dict[str, Any]:
-        if missing := [role for role in ("calibration", "search", "warmup", "validation") if role not in roles]:
-            raise ValueError(f"roles {missing} are missing: each stage needs its own rows")
-        if sum(size == "rest" for size in roles.values()) > 1:
-            raise ValueError("only one role can take the rest")
-        return roles
-
-    @model_validator(mode="after")
-    def labelled(self) -> DataConfig:
-        if not set(self.columns) - {"label"}:
-            raise ValueError("data.columns must map at least one name besides `label`: what data.preprocess receives")
-        if self.labels is not None and "label" not in self.columns:
-            raise ValueError("data.columns must map `label`, because data.labels names classes")
-        return self
 
 
 class QuantizeConfig(Section):
@@ -164,7 +139,7 @@ class WarmupConfig(Section):
 
     concurrency: list[PositiveInt] = Field(default=[1], min_length=1)
     batches: list[PositiveInt] = Field(min_length=1)
-    shapes: dict[str, Annotated[list[PositiveInt], Field(min_length=1)]] = {}
+    shapes: dict[str, Annotated[list[PositiveInt], Field(min_length=1)]] = Field(default={})
     iterations: PositiveInt | Literal["auto"] = "auto"
     max_seconds: Annotated[float, Field(gt=0)] = 30.0
 
@@ -317,3 +292,9 @@ def load_config(path: str | Path = "params.yaml") -> Config:
         # An unknown key is the likeliest cause of a missing one: name it first.
         problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
         raise _explain(problems[0], str(path)) from error
+
+
+__all__ = [
+    "AxisConfig", "Config", "DataConfig", "GatesConfig", "HealthConfig", "InputConfig", "ModelConfig", "QuantizeConfig", "ReleaseConfig", "RoleName",
+    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "WarmupConfig", "load_config",
+]  # fmt: skip

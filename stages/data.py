@@ -21,6 +21,10 @@ def run() -> str:
             got="no such key",
             next="add data.write, or take the stage `data` out of dvc.yaml and `dvc add` your source",
         )
+    if config.data.source is None or config.data.source.path is None:
+        raise ConfigError(
+            "There is no file to write", where=f"{paths.PARAMS}: data.write", expected="data.source with a path", got="no source, or one of the Hub"
+        )
     path = Path(config.data.source.path)
     path.parent.mkdir(parents=True, exist_ok=True)
     load_object(config.data.write)(path)

@@ -11,7 +11,7 @@ from calibration.prepared import load_prepare
 from calibration.rows import arrays, batches
 from calibration.sources import Source, open_source
 from pipeline.config import Config, SourceConfig
-from pipeline.errors import DataError
+from pipeline.errors import ConfigError, DataError
 from pipeline.records import Roles
 from pipeline.tensors import Batch
 from stages import paths
@@ -34,8 +34,11 @@ def role_manifest(config: Config, role: str) -> Roles:
 
 def role_source(config: Config, role: str) -> Source:
     """The source of a role: its own where params.yaml gives one, else the one that roles are drawn from."""
-    given = config.data.roles.get(role)  # type: ignore[call-overload]
-    return open_source(config.data, given if isinstance(given, SourceConfig) else config.data.source, Path())
+    given = {str(name): size for name, size in config.data.roles.items()}.get(role)
+    source = given if isinstance(given, SourceConfig) else config.data.source
+    if source is None:
+        raise ConfigError("A role has no source", where="data.roles in params.yaml", expected=", ".join(config.data.roles), got=role)
+    return open_source(config.data, source, Path())
 
 
 def role_batches(config: Config, role: str, batch_rows: int) -> Iterator[tuple[Batch, np.ndarray | None]]:

@@ -32,7 +32,7 @@ def test_holds_the_four_packages_without_what_a_host_lacks(archive: Path) -> Non
     assert {name.partition("/")[0] for name in sources} == {"__main__.py", "pipeline", "engines", "warmup", "fleet"}
     assert {name + "c" for name in sources} == set(names) - sources
     assert "pipeline/records.py" in sources
-    assert not {"pipeline/config.py", "pipeline/progress.py"} & sources
+    assert not {"pipeline/config.py", "pipeline/data_config.py", "pipeline/section.py", "pipeline/progress.py"} & sources
 
 
 def test_equal_bytes_whatever_the_process(archive: Path, tmp_path: Path) -> None:
