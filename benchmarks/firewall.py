@@ -2,10 +2,11 @@
 
     python benchmarks/firewall.py --json build/bench/firewall.json
 
-Every size runs in a process of its own, twice on one signature store: the second run finds all signatures and verdicts there. Pictures are
-64x64, made on the fly by a seed (smooth, textured and plain ones, 1 % of the 1,000 planted as altered copies) and never held: the time in which
-they are made, which stands for decoding, is measured apart and left out, with the digest that decoding gives. `all_pairs_seconds` is the direct comparison of all
-pairs at 10,000 rows: timed on `all_pairs_sample` random pairs, evidence ready, on the same two threads, and scaled to the number of pairs.
+Every size runs in a process of its own, twice on one signature store: the second run finds all signatures and verdicts
+there. Pictures are 64x64, made on the fly by a seed (smooth, textured and plain ones, 1 % of the 1,000 planted as altered
+copies) and never held: the time in which they are made, which stands for decoding, is measured apart and left out, with
+the digest that decoding gives. `all_pairs_seconds` is the direct comparison of all pairs at 10,000 rows: timed on
+`all_pairs_sample` random pairs, evidence ready, on the same two threads, and scaled to the number of pairs.
 """
 
 from __future__ import annotations

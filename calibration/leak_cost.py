@@ -47,7 +47,8 @@ def measure(
             share = None if changed is None else float(changed[side][rows].mean())
             share_interval = None if changed is None else _interval(weights @ changed[side][rows] / len(rows))
             exact = not errors[side][rows].any()
-            claims.append(Claim(side, judged_on, len(rows), None if exact else plain[side], None if exact else _interval(drawn[side]), share, share_interval))
+            decibel, decibel_interval = (None, None) if exact else (plain[side], _interval(drawn[side]))
+            claims.append(Claim(side, judged_on, len(rows), decibel, decibel_interval, share, share_interval))
         if changed is not None:
             hidden[judged_on] = float(changed[CLEAN][rows].mean() - changed[LEAKED][rows].mean())
     flattery, interval = gains[LEAKED] - gains[CLEAN], _interval(spread[LEAKED] - spread[CLEAN])
@@ -94,7 +95,8 @@ def _sentence(rows: int, claimed: float | None, honest: float | None, flattery: 
     def decibel(value: float | None) -> str:
         return "no difference" if value is None or math.isinf(value) else f"{value:.1f} dB"
 
-    opening = f"Calibrated on {rows} of the rows that judge it, the model would have claimed {decibel(claimed)} on them against {decibel(honest)} on rows it never saw"
+    opening = f"Calibrated on {rows} of the rows that judge it, the model would have claimed {decibel(claimed)} on them"
+    opening += f" against {decibel(honest)} on rows it never saw"
     span = f"{flattery:+.2f} dB (90 % interval {interval.low:+.2f} to {interval.high:+.2f})"
     if interval.low > 0:
         return f"{opening}: the leak would have flattered the result by {span}."

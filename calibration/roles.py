@@ -76,6 +76,7 @@ def read(
     policy: Policy,
     health: Health,
     shapes: Mapping[str, AxisRange] | None = None,
+    values: Mapping[str, tuple[int, int]] | None = None,
     store: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> ReadSource:
@@ -91,7 +92,7 @@ def read(
     for done, row in enumerate(health.rows(source), start=1):
         progress(done, source.count, "")
         try:
-            prepared = prepare_row(row.id, row.raw, prepare, specs, shapes)
+            prepared = prepare_row(row.id, row.raw, prepare, specs, shapes, values)
         except RowError as error:
             health.bad(BadRow.of(row.id, error))
             continue
@@ -144,7 +145,7 @@ def draw(
     order = [role for role in DRAW_ORDER if role in members]
     catalogues = {role: members[role][0].catalogue.subset(role, [row.id for row in members[role][1]]) for role in order}
     overlaps = find([catalogues[role] for role in order], tolerance=policy.tolerance, store=store, progress=progress)
-    kept, refused, moved = [], [], dict[str, set[str]]()
+    kept, refused, moved = list[Finding](), list[Finding](), dict[str, set[str]]()
     for overlap in overlaps:
         finding, action = _finding(overlap, order, policy)
         (refused if action == REFUSE else kept).append(finding)
@@ -210,7 +211,7 @@ def refuse_overlaps(drawing: Drawing, page: str) -> None:
         where="; ".join([*shown, *more]),
         expected="roles that share no row, no near copy and no group",
         got=f"{len(drawing.refused)} overlaps; {page} shows them side by side",
-        next="remove these rows from one of the two sources, or, where they are near and no copies, set data.firewall.near (or .pairs) to move or allow",
+        next="remove these rows from one of the two sources; near rows may also be moved or allowed: data.firewall.near or .pairs",
     )
 
 

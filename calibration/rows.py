@@ -50,6 +50,7 @@ def batches(
     specs: tuple[TensorSpec, ...],
     batch_rows: int,
     shapes: Mapping[str, AxisRange] | None = None,
+    values: Mapping[str, tuple[int, int]] | None = None,
 ) -> Iterator[tuple[Batch, np.ndarray | None]]:
     """Prepared batches `{input: (n, ...)}` with labels, n <= `batch_rows`; the last may be short, none is dropped.
 
@@ -60,7 +61,7 @@ def batches(
     ids: list[str] = []
     labels: list[Label] = []
     for row in rows_of(source, roles, role):
-        prepared.append(prepare_row(row.id, row.raw, prepare, specs, shapes))
+        prepared.append(prepare_row(row.id, row.raw, prepare, specs, shapes, values))
         ids.append(row.id)
         labels.append(row.label)
         if len(prepared) == batch_rows:
@@ -77,9 +78,15 @@ def _label_array(source: Source, labels: list[Label]) -> np.ndarray | None:
 
 
 def arrays(
-    source: Source, roles: Roles, role: str, prepare: Prepare, specs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange] | None = None
+    source: Source,
+    roles: Roles,
+    role: str,
+    prepare: Prepare,
+    specs: tuple[TensorSpec, ...],
+    shapes: Mapping[str, AxisRange] | None = None,
+    values: Mapping[str, tuple[int, int]] | None = None,
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """All rows of a role in one batch `{input: (N, ...)}` and labels as `batches` gives them: for roles that fit in memory."""
     count = len(roles.roles[role].rows) if role in roles.roles else 1
-    batch, labels = next(iter(batches(source, roles, role, prepare, specs, max(count, 1), shapes)))
+    batch, labels = next(iter(batches(source, roles, role, prepare, specs, max(count, 1), shapes, values)))
     return dict(batch), labels

@@ -148,8 +148,8 @@ def show_cost(json_output: bool) -> None:
 
 
 def firewall(
-    sources: Annotated[list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders of pictures, parquet, csv, json, arrow or npz files")] = None,
-    column: Annotated[list[str] | None, typer.Option(help="a column to compare; may be repeated (default: pictures, else texts, else numbers)")] = None,
+    sources: Annotated[list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders of pictures, or parquet, csv, json, npz files")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="a column to compare, repeatable (default: pictures, else texts, else numbers)")] = None,
     group: Annotated[str | None, typer.Option(help="a column whose rows belong together: a patient, a video, a user")] = None,
     tolerance: Annotated[float, typer.Option(min=0, max=1, help="for numbers: relative difference that still counts as near")] = TOLERANCE,
     quarantine: Annotated[bool, typer.Option("--quarantine", help="leave out rows that cannot be read, and list them, instead of refusing")] = False,
@@ -164,7 +164,7 @@ def firewall(
         show_cost(json_output)
         return
     if not sources:
-        raise ConfigError("There is nothing to compare", where="qwarm firewall", expected="two or more sources (one is only read and checked)", got="none")
+        raise ConfigError("There is nothing to compare", where="qwarm firewall", expected="two or more sources (one is only checked)", got="none")
     result = compare_sources(sources, columns=column or (), group=group, tolerance=tolerance, quarantine=quarantine, page=report)
     if json_output:
         typer.echo(json.dumps(result))

@@ -19,9 +19,9 @@ class FirewallConfig(Section):
     """
 
     near: Action = "refuse"
-    pairs: dict[str, Action] = {}
+    pairs: dict[str, Action] = Field(default={})
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-3
-    columns: list[str] = []
+    columns: list[str] = Field(default=[])
 
     @field_validator("pairs")
     @classmethod

@@ -337,7 +337,8 @@ class ReleaseManifest(Record):
 
 
 __all__ = [
-    "ROLES", "Anomaly", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport", "DriftReport", "Engine", "Evidence", "ExportedModel",
-    "File", "Finding", "FloatNode", "Interval", "LeakCost", "NotMeasured", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget",
-    "Role", "Roles", "RowSource", "Shift", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "ROLES", "Anomaly", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport", "DriftReport", "Engine", "Evidence",
+    "ExportedModel", "File", "Finding", "FloatNode", "Interval", "LeakCost", "NotMeasured", "Parity", "Platform", "QuantizedModel",
+    "Ranges", "ReleaseManifest", "ReleasedTarget", "Role", "Roles", "RowSource", "Shift", "TensorRange", "TensorSpec", "Trial",
+    "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
 ]  # fmt: skip

@@ -15,12 +15,13 @@ PAGE = "../firewall/findings.html"
 def data_section(roles: Roles, cost: LeakCost | None) -> list[str]:
     """Markdown lines."""
     text = ["## Data roles", "", "No content and no group plays two roles; each root is the Merkle tree hash of the role's rows.", ""]
-    rows = [
-        (name, str(len(role.rows)), role.source, ", ".join(f"{label} {count}" for label, count in list(role.labels.items())[:SHOWN]), f"`{role.merkle_root[:16]}`")
-        for name, role in roles.roles.items()
-    ]  # fmt: skip
+    rows = []
+    for name, role in roles.roles.items():
+        labels = ", ".join(f"{label} {count}" for label, count in list(role.labels.items())[:SHOWN]) + (" ..." if len(role.labels) > SHOWN else "")
+        rows.append((name, str(len(role.rows)), role.source, labels, f"`{role.merkle_root[:16]}`"))
     text += table(("role", "rows", "source", "labels", "Merkle root"), rows)
-    return [*text, "", *_findings(roles), *_health(roles), *_shifts(roles), *(["### What a leak would have cost", "", *cost_lines(cost), ""] if cost else [])]
+    leak = ["### What a leak would have cost", "", *cost_lines(cost), ""] if cost else []
+    return [*text, "", *_findings(roles), *_health(roles), *_shifts(roles), *leak]
 
 
 def _findings(roles: Roles) -> list[str]:

@@ -42,7 +42,7 @@ def drawn(config: Config) -> Drawing:
     prepare, preprocess_sha256 = load_prepare(data.preprocess, root)
     given = {str(role): size for role, size in data.roles.items() if isinstance(size, SourceConfig)}
     sizes = {str(role): size for role, size in data.roles.items() if not isinstance(size, SourceConfig)}
-    wanted = {**({MAIN: data.source} if sizes else {}), **given}
+    wanted = {**({MAIN: data.source} if data.source is not None else {}), **given}
     firewall = data.firewall
     policy = Policy(firewall.near, firewall.by_roles(), firewall.tolerance, tuple(firewall.columns))
     sources = []
@@ -50,9 +50,17 @@ def drawn(config: Config) -> Drawing:
         with bar(f"roles: read, check and sign {name} rows") as report:
             sources.append(
                 read(
-                    name, open_source(data, source, root), prepare, config.model.input_specs(), policy=policy, health=Health(data.health),
-                    shapes=config.model.axis_ranges(), store=store, progress=report,
-                )  # fmt: skip
+                    name,
+                    open_source(data, source, root),
+                    prepare,
+                    config.model.input_specs(),
+                    policy=policy,
+                    health=Health(data.health),
+                    shapes=config.model.axis_ranges(),
+                    values=config.model.value_ranges(),
+                    store=store,
+                    progress=report,
+                )
             )
     with bar("roles: look for overlaps") as report:
         return draw(

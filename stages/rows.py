@@ -45,14 +45,14 @@ def role_batches(config: Config, role: str, batch_rows: int) -> Iterator[tuple[B
     """Preprocessed batches `{input: (N, ...)}` and labels `(N,)`, None without a label column, of one role; each row is held to the manifest."""
     prepare, _ = load_prepare(config.data.preprocess, Path())
     source, model = role_source(config, role), config.model
-    return batches(source, role_manifest(config, role), role, prepare, model.input_specs(), batch_rows, model.axis_ranges())
+    return batches(source, role_manifest(config, role), role, prepare, model.input_specs(), batch_rows, model.axis_ranges(), model.value_ranges())
 
 
 def role_arrays(config: Config, role: str) -> tuple[Batch, np.ndarray | None]:
     """All rows of a small role at once."""
     prepare, _ = load_prepare(config.data.preprocess, Path())
     source, model = role_source(config, role), config.model
-    return arrays(source, role_manifest(config, role), role, prepare, model.input_specs(), model.axis_ranges())
+    return arrays(source, role_manifest(config, role), role, prepare, model.input_specs(), model.axis_ranges(), model.value_ranges())
 
 
 def joined(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

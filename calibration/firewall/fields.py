@@ -53,5 +53,6 @@ def fields_of(raw: Mapping[str, np.ndarray], columns: Collection[str] = ()) -> t
         return (Field(TOKENS, TOKENS, np.concatenate(telling)),)
     if numbers := by_kind.get(NUMBERS):
         arrays = list(numbers.values())
-        return (Field(NUMBERS, NUMBERS, arrays[0] if len(arrays) == 1 else np.concatenate([array.reshape(-1).astype(np.float64) for array in arrays])),)
+        joined = arrays[0] if len(arrays) == 1 else np.concatenate([array.reshape(-1).astype(np.float64) for array in arrays])
+        return (Field(NUMBERS, NUMBERS, joined),)
     raise DataError("A row has nothing to compare", where="data.columns", expected="a picture, text or array", got="no column")

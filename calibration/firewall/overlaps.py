@@ -94,9 +94,8 @@ def _near(a: Catalogue, b: Catalogue, taken: set[int], content: dict[str, Kind],
         kind = content[kind_name]
         swapped = len(a.ids) > len(b.ids)
         small, large = (b, a) if swapped else (a, b)
-        pairs = kind.candidates(small.signatures[field], large.signatures[field])
-        pairs = [(int(j), int(i)) if swapped else (int(i), int(j)) for i, j in pairs]
-        pairs = [(i, j) for i, j in pairs if j not in taken]
+        proposed = kind.candidates(small.signatures[field], large.signatures[field]).tolist()
+        pairs = [pair for i, j in proposed if (pair := (j, i) if swapped else (i, j))[1] not in taken]
         for (i, j), distance in _distances(a, b, field, pairs, kind, store).items():
             if distance is not None and (distance, i) < nearest.get(j, (np.inf, 0)):
                 nearest[j] = (distance, i)

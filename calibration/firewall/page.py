@@ -18,26 +18,7 @@ SHOWN = 200
 """Findings that are drawn; more are counted."""
 SIDE = 192
 """Pixels of a shown picture's longer side."""
-TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
-<style>
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1d2430; background: #fff }
-h1 { font-size: 1.5rem } table { border-collapse: collapse; width: 100% } th { text-align: left; font-weight: 600 }
-td, th { padding: .5rem .6rem; border-bottom: 1px solid #d8dde6; vertical-align: top } img { image-rendering: pixelated; border: 1px solid #d8dde6; display: block; margin-top: .3rem }
-pre { white-space: pre-wrap; margin: .3rem 0 0; max-height: 12rem; overflow: auto; font-size: 13px } .refused { color: #a3201d; font-weight: 600 } code { font-size: 13px }
-</style></head><body>
-<h1>{{ title }}</h1>
-<p>{{ summary }}</p>
-{% if findings %}<table><thead><tr><th>what</th><th>left</th><th>right</th></tr></thead><tbody>
-{% for finding in findings %}<tr><td><strong>{{ finding.kind }}</strong>{% if finding.distance is not none %}<br>distance {{ finding.distance }}{% endif %}
-<br><span class="{{ finding.action }}">{{ finding.action }}</span></td>
-{% for side in finding.sides %}<td>{{ side.where }}<br><code>{{ side.row }}</code>
-{% for picture in side.pictures %}<img src="data:image/png;base64,{{ picture }}" alt="{{ side.row }}">{% endfor %}
-{% for text in side.texts %}<pre>{{ text }}</pre>{% endfor %}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table>{% endif %}
-{% if hidden %}<p>{{ hidden }} more findings are not drawn.</p>{% endif %}
-</body></html>
-"""
+TEMPLATE = Path(__file__).with_name("findings.html.jinja")
 
 
 def write(path: Path, title: str, summary: str, findings: Sequence[Finding], catalogues: Mapping[str, Catalogue]) -> None:
@@ -65,7 +46,7 @@ def write(path: Path, title: str, summary: str, findings: Sequence[Finding], cat
         }
         for finding in shown
     ]
-    page = jinja2.Environment(autoescape=True).from_string(TEMPLATE)
+    page = jinja2.Environment(autoescape=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     write_text(path, page.render(title=title, summary=summary, findings=entries, hidden=len(findings) - len(shown)))
 
 

@@ -13,7 +13,10 @@ BOUND = {"scheme": "cpu", "method": "max", "calibration_rows": 100, "calibration
 ROWS = 400
 
 
-def outputs(error_on_leaked: float, error_elsewhere: float = 0.1) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
+Outputs = dict[str, np.ndarray]
+
+
+def outputs(error_on_leaked: float, error_elsewhere: float = 0.1) -> tuple[Outputs, Outputs, Outputs, np.ndarray]:
     g = np.random.default_rng(3)
     reference = g.normal(size=(ROWS, 5))
     was_leaked = np.arange(ROWS) % 2 == 0
