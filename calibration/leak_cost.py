@@ -20,9 +20,7 @@ Outputs = Mapping[str, np.ndarray]
 """`{output: (N, ...)}`, the same rows in every model."""
 
 
-def measure(
-    reference: Outputs, clean: Outputs, leaked: Outputs, was_leaked: np.ndarray, *, classes: bool, seed: int = 0, **bound: Any
-) -> LeakCost:
+def measure(reference: Outputs, clean: Outputs, leaked: Outputs, was_leaked: np.ndarray, *, classes: bool, seed: int = 0, **bound: Any) -> LeakCost:
     """Compare two calibrations of one model with its float outputs; `was_leaked` (N,) says which rows the second was calibrated on.
 
     A row's error is its squared difference, each output over its own mean power; SQNR is 10 log10 of summed power over summed error.
@@ -32,7 +30,9 @@ def measure(
     sets = {LEAKED: np.flatnonzero(was_leaked), CLEAN: np.flatnonzero(~was_leaked)}
     for name, rows in sets.items():
         if len(rows) < 2:
-            raise DataError("There are too few rows to say what a leak costs", where=f"{name} validation rows", expected="at least 2", got=str(len(rows)))
+            raise DataError(
+                "There are too few rows to say what a leak costs", where=f"{name} validation rows", expected="at least 2", got=str(len(rows))
+            )
     power, errors = _by_row(reference, {CLEAN: clean, LEAKED: leaked})
     changed = _changed(reference, {CLEAN: clean, LEAKED: leaked}) if classes else None
     generator = np.random.default_rng(seed)

@@ -42,7 +42,12 @@ def target_section(evidence: Evidence) -> list[str]:
 
 
 def markdown(
-    name: str, version: str, evidences: Sequence[Evidence], exported: ExportedModel, quantized: Sequence[QuantizedModel], roles: Roles,
+    name: str,
+    version: str,
+    evidences: Sequence[Evidence],
+    exported: ExportedModel,
+    quantized: Sequence[QuantizedModel],
+    roles: Roles,
     cost: LeakCost | None = None,
 ) -> str:
     """The whole report."""

@@ -65,9 +65,7 @@ def _calibrate(config: Config, exported: ExportedModel, scheme: str, role: str, 
         )
     search, _ = role_arrays(config, "search")
     with bar(f"cost: quantize after {role} rows") as report:
-        QUANTIZERS[scheme](
-            paths.EXPORT / "model.onnx", exported, ranges, folder, search, classes=config.data.labels is not None, progress=report
-        )
+        QUANTIZERS[scheme](paths.EXPORT / "model.onnx", exported, ranges, folder, search, classes=config.data.labels is not None, progress=report)
     return folder / "model.onnx"
 
 

@@ -82,7 +82,5 @@ def summary(roles: Roles) -> str:
     sizes = ", ".join(f"{name} {len(role.rows)}" for name, role in roles.roles.items())
     kinds = Counter(f"{finding.kind} {'repeats' if finding.roles == ('', '') else 'overlaps'} {finding.action}" for finding in roles.findings)
     found = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no overlap and no repeated row"
-    health = ", ".join(
-        f"{anomaly.count} {kind} ({anomaly.action})" for found in roles.health.values() for kind, anomaly in sorted(found.items())
-    )
+    health = ", ".join(f"{anomaly.count} {kind} ({anomaly.action})" for found in roles.health.values() for kind, anomaly in sorted(found.items()))
     return f"{sizes}; {found}" + (f"; {health}" if health else "")

@@ -37,7 +37,9 @@ def fields_of(raw: Mapping[str, np.ndarray], columns: Collection[str] = ()) -> t
     are left out where others do not) and numbers. Raises DataError for a column that is not there, or a row with nothing to compare.
     """
     if missing := sorted(set(columns) - set(raw)):
-        raise DataError("The firewall is to compare a column that is not there", where="data.firewall.columns", expected=", ".join(raw), got=missing[0])
+        raise DataError(
+            "The firewall is to compare a column that is not there", where="data.firewall.columns", expected=", ".join(raw), got=missing[0]
+        )
     chosen = {name: raw[name] for name in sorted(columns or raw)}
     by_kind: dict[str, dict[str, np.ndarray]] = {}
     for name, array in chosen.items():

@@ -136,5 +136,8 @@ def _evidence(catalogue: Catalogue, places: set[int], field: str, kind: Kind) ->
 
 def _changed(catalogue: Catalogue, row_id: str) -> DataError:
     return DataError(
-        "The source changed while it was read", where=f"row {row_id} of {catalogue.name}", expected="the content of a moment ago", got="another, or none"
+        "The source changed while it was read",
+        where=f"row {row_id} of {catalogue.name}",
+        expected="the content of a moment ago",
+        got="another, or none",
     )

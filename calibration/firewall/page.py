@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from calibration.firewall.catalogue import Catalogue
-from calibration.firewall.fields import fields_of, kind_of, PICTURE
+from calibration.firewall.fields import PICTURE, fields_of, kind_of
 from pipeline.files import write_text
 from pipeline.records import Finding
 
