@@ -210,7 +210,7 @@ def refuse_overlaps(drawing: Drawing, page: str) -> None:
         "Rows of one role are also in another: " + ", ".join(f"{count} {kind}" for kind, count in by_kind.items()),
         where="; ".join([*shown, *more]),
         expected="roles that share no row, no near copy and no group",
-        got=f"{len(drawing.refused)} overlaps; {page} shows them side by side",
+        got=f"{len(drawing.refused)} in all; {page} shows them side by side",
         next="remove these rows from one of the two sources; near rows may also be moved or allowed: data.firewall.near or .pairs",
     )
 

@@ -14,6 +14,7 @@ from pipeline.errors import REFUSED, ConfigError
 if TYPE_CHECKING:
     from calibration.firewall.catalogue import Catalogue
     from calibration.firewall.overlaps import Overlap
+    from calibration.health import RowError
     from pipeline.records import Anomaly
 
 NOT_CONTENT = frozenset({"label", "labels", "target", "targets", "class", "y", "id", "ids", "index", "split", "group"})
@@ -43,7 +44,8 @@ def compare_sources(
     if len(set(paths)) < len(paths):
         raise ConfigError("One source is given twice", where="qwarm firewall", expected="different sources", got=", ".join(paths))
     store = cache_folder("signatures")
-    catalogues, health = [], list[dict[str, Anomaly]]()
+    catalogues: list[Catalogue] = []
+    health: list[dict[str, Anomaly]] = []
     for path in paths:
         with bar(f"firewall: read and sign {path}") as report:
             catalogue, found = _catalogue(path, columns, group, tolerance, quarantine, store, report)
@@ -69,8 +71,10 @@ def compare_sources(
 def _catalogue(
     path: str, columns: Sequence[str], group: str | None, tolerance: float, quarantine: bool, store: Path, report: Any
 ) -> tuple[Catalogue, dict[str, Anomaly]]:
+    import numpy as np
+
     from calibration.firewall.catalogue import Cataloguer
-    from calibration.health import Health
+    from calibration.health import BadRow, Health
     from calibration.sources import describe, guess, open_rows
     from pipeline.data_config import HealthConfig
 
@@ -82,9 +86,25 @@ def _catalogue(
     health = Health(HealthConfig.model_validate(severe) if quarantine else None)
     cataloguer = Cataloguer(path, opened.rows, tolerance=tolerance, store=store)
     for done, row in enumerate(health.rows(opened), start=1):
-        cataloguer.add(row)
         report(done, opened.count, "")
+        if broken := [name for name, array in row.raw.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]:
+            health.bad(BadRow.of(row.id, _not_finite(path, row.id, opened.columns[broken[0]])))
+            continue
+        cataloguer.add(row)
     return cataloguer.finish(), health.finish()
+
+
+def _not_finite(path: str, row_id: str, column: str) -> RowError:
+    from calibration.health import RowError
+
+    return RowError(
+        "non_finite",
+        "A row is not finite",
+        where=f"row {row_id}, column {column}, {path}",
+        expected="finite numbers",
+        got="NaN or infinity",
+        next="repair or remove the row, or leave such rows out with --quarantine",
+    )
 
 
 def choose(kinds: dict[str, str], group: str | None, path: str) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibration.firewall.fields import NUMBERS, PICTURE, TEXT, TOKENS, Field, fields_of
 from calibration.firewall.kind import Kind
-from calibration.firewall.numbers import Numbers
+from calibration.firewall.numeric import Numbers
 from calibration.firewall.pictures import Pictures
 from calibration.firewall.store import SignatureStore
 from calibration.firewall.texts import Texts, Tokens

@@ -23,7 +23,7 @@ from pipeline.records import DriftReport, Engine, Evidence, Interval, Validation
 from warmup.plan import axis_rungs
 
 TARGET = "openvino-cpu"
-CHAIN = ("data", "roles", "model", "export", "ranges", "quantize tensorrt", f"platform {TARGET}", f"build {TARGET}", f"warm {TARGET}",
+CHAIN = ("data", "roles", "model", "export", "ranges", "quantize tensorrt", "cost", f"platform {TARGET}", f"build {TARGET}", f"warm {TARGET}",
          f"validate {TARGET}", f"gate {TARGET}", "report", "release", "summary")  # fmt: skip
 KEY = "build/release/development.pub"
 LOCK = "schema: '2.0'\nstages: {}\n"
