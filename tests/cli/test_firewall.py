@@ -47,7 +47,7 @@ def picture(g: np.random.Generator, side: int = 64) -> np.ndarray:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """`a` with 12 pictures, `b` with 6: 000.png equals a/03.png in other bytes, 001.jpg is a/04.png as JPEG; in a folder below, the rest is its own."""
+    """`a` with 12 pictures, `b` with 6 below it: 000.png equals a/03.png in other bytes, 001.jpg is a/04.png as JPEG."""
     g = np.random.default_rng(11)
     a, b = tmp_path / "a", tmp_path / "b"
     a.mkdir()
