@@ -55,6 +55,7 @@ class ReadSource:
     catalogue: Catalogue
     figures: Mapping[str, Figures]
     health: Mapping[str, Anomaly]
+    warnings: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +107,7 @@ def read(
     found = health.finish()
     if not kept:
         raise DataError("No row is left", where=f"{name}: {source.name}", expected="a healthy row", got=f"{source.count} rows, all in quarantine")
-    return ReadSource(name, source, tuple(kept.values()), tuple(repeated), cataloguer.finish(), described, found)
+    return ReadSource(name, source, tuple(kept.values()), tuple(repeated), cataloguer.finish(), described, found, tuple(cataloguer.warnings))
 
 
 def _repeated(kept: Drawn, other: Drawn, class_names: Sequence[str]) -> Finding:

@@ -46,11 +46,13 @@ def compare_sources(
     store = cache_folder("signatures")
     catalogues: list[Catalogue] = []
     health: list[dict[str, Anomaly]] = []
+    warnings: list[str] = []
     for path in paths:
         with bar(f"firewall: read and sign {path}") as report:
-            catalogue, found = _catalogue(path, columns, group, tolerance, quarantine, store, report)
+            catalogue, found, noticed = _catalogue(path, columns, group, tolerance, quarantine, store, report)
         catalogues.append(catalogue)
         health.append(found)
+        warnings += noticed
     with bar("firewall: look for overlaps") as report:
         overlaps = find(catalogues, tolerance=tolerance, store=store, progress=report)
     if page is not None:
@@ -64,13 +66,14 @@ def compare_sources(
         "sources": list(paths),
         "compared": list(catalogues[0].kind_of_field),
         "repeated": [len(catalogue.digests) - len(set(catalogue.digests)) for catalogue in catalogues],
+        "warnings": sorted(set(warnings)),
         "health": [{kind: anomaly.to_json() for kind, anomaly in found.items()} for found in health],
     }
 
 
 def _catalogue(
     path: str, columns: Sequence[str], group: str | None, tolerance: float, quarantine: bool, store: Path, report: Any
-) -> tuple[Catalogue, dict[str, Anomaly]]:
+) -> tuple[Catalogue, dict[str, Anomaly], list[str]]:
     import numpy as np
 
     from calibration.firewall.catalogue import Cataloguer
@@ -91,7 +94,7 @@ def _catalogue(
             health.bad(BadRow.of(row.id, _not_finite(path, row.id, opened.columns[broken[0]])))
             continue
         cataloguer.add(row)
-    return cataloguer.finish(), health.finish()
+    return cataloguer.finish(), health.finish(), cataloguer.warnings
 
 
 def _not_finite(path: str, row_id: str, column: str) -> RowError:
@@ -143,6 +146,8 @@ def show(result: dict[str, Any]) -> None:
         unwell = ", ".join(f"{anomaly['count']} {kind} ({anomaly['action']})" for kind, anomaly in result["health"][index].items())
         repeated = f", {result['repeated'][index]} repeated" if result["repeated"][index] else ""
         console.print(f"{index}: {escape(path)}: {result['rows'][index]} rows{repeated}{'; ' + unwell if unwell else ''}", highlight=False)
+    for warning in result["warnings"]:
+        console.print(f"warning: {escape(warning)}", highlight=False)
     findings = result["findings"]
     if not findings:
         console.print(f"No row of one source is in another ({', '.join(result['compared'])} compared).", highlight=False)

@@ -62,6 +62,8 @@ def drawn(config: Config) -> Drawing:
                     progress=report,
                 )
             )
+    for warning in sorted({warning for source in sources for warning in source.warnings}):
+        print(f"warning: {warning}")
     with bar("roles: look for overlaps") as report:
         return draw(
             sources, sizes=sizes, seed=data.seed, policy=policy, preprocess_sha256=preprocess_sha256,

@@ -76,6 +76,11 @@ class Catalogue:
         return {field.name: field.content for field in fields_of(row.raw, self.columns)}
 
 
+def stored_version(kind: Kind, field: str, columns: Sequence[str]) -> str:
+    """What a stored signature is of, besides the row: a digest is over all columns of a row, and a field may be of some."""
+    return f"{kind.version}, field {field} of {', '.join(columns) or 'all columns'}"
+
+
 class Cataloguer:
     """Takes rows one by one and signs them in threads, chunk by chunk; signatures that are in the store are not made again."""
 
@@ -87,7 +92,6 @@ class Cataloguer:
         self.groups: list[str | None] = []
         self.kind_of_field: dict[str, str] = {}
         self.signatures: dict[str, list[np.ndarray]] = {}
-        self.warnings: list[str] = []
         self.signed = 0
         """Signatures that had to be made, because the store lacked them."""
         self._held: list[tuple[str, tuple[Field, ...]]] = []
@@ -130,6 +134,11 @@ class Cataloguer:
             self.name, tuple(self.ids), tuple(self.digests), tuple(self.groups), joined, dict(self.kind_of_field), self.fetch, self.columns
         )
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong with the store: damaged parts that were made again, a folder that cannot be written."""
+        return [warning for store in self._stores.values() for warning in store.warnings]
+
     def _sign(self) -> None:
         if not self._held:
             return
@@ -155,6 +164,5 @@ class Cataloguer:
         if self.store is None:
             return None
         if field not in self._stores:
-            self._stores[field] = SignatureStore(self.store, f"{kind.name}-{field}", f"{kind.version} {','.join(self.columns)}", kind.signature_bytes)
-            self.warnings += self._stores[field].warnings
+            self._stores[field] = SignatureStore(self.store, kind.name, stored_version(kind, field, self.columns), kind.signature_bytes)
         return self._stores[field]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.firewall.catalogue import THREADS, Catalogue, kinds
+from calibration.firewall.catalogue import THREADS, Catalogue, kinds, stored_version
 from calibration.firewall.kind import Kind
 from calibration.firewall.store import VerdictStore
 from pipeline.errors import DataError
@@ -105,19 +105,27 @@ def _near(a: Catalogue, b: Catalogue, taken: set[int], content: dict[str, Kind],
 def _distances(
     a: Catalogue, b: Catalogue, field: str, pairs: Sequence[tuple[int, int]], kind: Kind, store: Path | None
 ) -> dict[tuple[int, int], float | None]:
-    verdicts = VerdictStore(store, f"{kind.name}-{field}", f"{kind.version} {','.join(a.columns)}") if store is not None else None
-    known = verdicts.get([(a.digests[i], b.digests[j]) for i, j in pairs]) if verdicts is not None else {}
-    decided = {(i, j): known[key] for i, j in pairs if (key := (a.digests[i], b.digests[j])) in known}
-    open_pairs = [pair for pair in pairs if pair not in decided]
-    if open_pairs:
-        left = _evidence(a, {i for i, _ in open_pairs}, field, kind)
-        right = _evidence(b, {j for _, j in open_pairs}, field, kind)
+    verdicts = None if store is None else VerdictStore(store, kind.name, stored_version(kind, field, a.columns))
+    decided: dict[tuple[int, int], float | None] = {}
+    if verdicts is not None and pairs:
+        known, distances = verdicts.get(*_digests(a, b, pairs))
+        decided = {
+            pair: None if np.isnan(distance) else float(distance) for pair, found, distance in zip(pairs, known, distances, strict=True) if found
+        }
+    undecided = [pair for pair in pairs if pair not in decided]
+    if undecided:
+        left = _evidence(a, {i for i, _ in undecided}, field, kind)
+        right = _evidence(b, {j for _, j in undecided}, field, kind)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="qwarm-near") as pool:
-            results = list(pool.map(lambda pair: kind.distance(left[pair[0]], right[pair[1]]), open_pairs))
-        decided |= dict(zip(open_pairs, results, strict=True))
+            results = list(pool.map(lambda pair: kind.distance(left[pair[0]], right[pair[1]]), undecided))
+        decided |= dict(zip(undecided, results, strict=True))
         if verdicts is not None:
-            verdicts.put({(a.digests[i], b.digests[j]): result for (i, j), result in zip(open_pairs, results, strict=True)})
+            verdicts.put(*_digests(a, b, undecided), results)
     return decided
+
+
+def _digests(a: Catalogue, b: Catalogue, pairs: Sequence[tuple[int, int]]) -> tuple[list[str], list[str]]:
+    return [a.digests[i] for i, _ in pairs], [b.digests[j] for _, j in pairs]
 
 
 def _evidence(catalogue: Catalogue, places: set[int], field: str, kind: Kind) -> dict[int, Any]:
