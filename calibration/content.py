@@ -57,7 +57,7 @@ def _whole(array: np.ndarray) -> np.ndarray:
     """int64 where every float is an integer, before or after rounding to float32; else float32."""
     with np.errstate(over="ignore"):
         rounded = array.astype("<f4")
-    for floats in (array, rounded):
+    for floats in (array, rounded) if array.dtype.itemsize > 4 else (rounded,):
         first = floats.flat[0] if floats.size else 0.0
         if np.rint(first) == first and bool((np.rint(floats) == floats).all()) and bool((np.abs(floats) <= EXACT).all()):
             return floats.astype("<i8")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pipeline.anomalies import Anomaly
 from pipeline.data_config import HealthConfig
@@ -117,7 +117,8 @@ class Health:
             found.pop("greyscale", None)
         return {kind: Anomaly(self.action(kind), len(rows), dict(sorted(rows.items()))) for kind, rows in sorted(found.items())}
 
-    def summary(self) -> str:
-        """One line for people: "undecodable 3 left out, exif_rotation 12 kept"; empty when all rows are well."""
-        word: dict[str, Any] = {"quarantine": "left out", "accept": "kept"}
-        return ", ".join(f"{kind} {anomaly.count} {word[anomaly.action]}" for kind, anomaly in self.finish().items())
+
+def summary(anomalies: Mapping[str, Anomaly]) -> str:
+    """One line for people: "exif_rotation 12 kept, undecodable 3 left out"; empty when all rows are well."""
+    words = {"quarantine": "left out", "accept": "kept"}
+    return ", ".join(f"{kind} {anomaly.count} {words[anomaly.action]}" for kind, anomaly in sorted(anomalies.items()))

@@ -1,7 +1,7 @@
 """Where rows come from: files of any kind that the `datasets` library reads, and .npz; streamed, and decoded in one way.
 
-`opening` chooses by kind; `tables`, `folders`, `npz` and `hub` open one each; `source` has `Row` and `Source`; `labels` binds labels to class
-names; `cells` says how a column's cells become arrays.
+`opening` chooses by kind; `tables` (with `csv_files` and `json_files`), `folders`, `npz` and `hub` open one each, with what `loading` offers;
+`source` has `Row` and `Source`; `labels` binds labels to class names; `cells` says how a column's cells become arrays; `files` finds files.
 """
 
 from __future__ import annotations

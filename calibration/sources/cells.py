@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -89,7 +88,7 @@ def is_list(feature: Any) -> bool:
     return _leaf(feature) is not feature or hasattr(feature, "shape")
 
 
-def decoder(feature: Any, where: str, folder: Path | None, max_pixels: int = MAX_PIXELS) -> Decoder:
+def decoder(feature: Any, where: str, folder: Path, max_pixels: int = MAX_PIXELS) -> Decoder:
     """How the cells of a column are decoded. A picture that is stored as a path is read from `folder`, and from nowhere above it.
 
     Raises DataError for a type without a declared way to an array.
@@ -116,21 +115,31 @@ def _dtype(feature: Any) -> np.dtype | None:
         return None
 
 
-def _picture(cell: Any, where: str, folder: Path | None, max_pixels: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    stored = cell if isinstance(cell, Mapping) else {"bytes": cell, "path": None}
-    content, name = stored.get("bytes"), stored.get("path") or ""
-    if content is None and name and folder is not None:
-        path = Path(os.path.normpath(folder / name))  # links inside the folder are followed, `..` out of it is not
-        if path.is_relative_to(os.path.normpath(folder)):
-            with contextlib.suppress(OSError):
-                content = path.read_bytes()
-    if content is None:
+def _read_beside(name: str, folder: Path, where: str) -> bytes:
+    """A picture that a row names by its path. Links inside the folder are followed; `..` out of it is not."""
+    root = os.path.normpath(folder)
+    path = os.path.normpath(os.path.join(root, name))
+    if not name or os.path.commonpath([root, path]) != root:
         raise RowError(
             "missing_value",
             "A picture is missing",
             where=where,
             expected="picture bytes, or a path beside the source",
-            got=repr(cell)[:120],
+            got=name or "null",
             next="add the picture, or remove this row",
         )
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise RowError(
+            "undecodable", "A picture cannot be read", where=where, expected="a readable file", got=str(error), next="add or remove the file"
+        ) from error
+
+
+def _picture(cell: Any, where: str, folder: Path, max_pixels: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    stored = cell if isinstance(cell, Mapping) else {"bytes": cell, "path": None}
+    content, name = stored.get("bytes"), stored.get("path") or ""
+    if content is None:
+        content = _read_beside(name, folder, where)
     return decode_picture(content, where, name=name, max_pixels=max_pixels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import tarfile
@@ -11,8 +12,8 @@ from typing import Any
 
 from calibration.sources.cells import Cells
 from calibration.sources.files import Files, find_files
+from calibration.sources.loading import BATCH_ROWS, empty, missing_column, stream, unreadable
 from calibration.sources.source import Table
-from calibration.sources.tables import BATCH_ROWS, builder, missing_column, unreadable
 from pipeline.errors import DataError
 
 PICTURE = "image"
@@ -20,11 +21,11 @@ PICTURE = "image"
 
 
 def picture_files(folder: Path) -> tuple[Files, tuple[str, ...]]:
-    """Pictures and `metadata.csv`, `.jsonl` or `.parquet` files below `folder`, and the names of all other files, which are not read."""
+    """Pictures and `metadata.csv`, `.jsonl` or `.parquet` of a folder (or a glob); and the names of all other files, which are not read."""
     from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
 
     suffixes = (*ImageFolder.EXTENSIONS, *ImageFolder.METADATA_FILENAMES)
-    if not folder.is_dir():
+    if folder.is_file() or not (folder.is_dir() or glob.has_magic(str(folder))):
         raise DataError(
             "A folder of pictures is missing",
             where=str(folder),
@@ -33,9 +34,12 @@ def picture_files(folder: Path) -> tuple[Files, tuple[str, ...]]:
             next="correct data.source.path in params.yaml",
         )
     files = find_files(folder, suffixes, "picture")
-    taken = set(files.paths)
-    others = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file() and file not in taken)
-    return files, tuple(sorted(other.as_posix() for other in others if not any(part.startswith(".") for part in other.parts)))
+    names = set(ImageFolder.METADATA_FILENAMES)
+    pictures = tuple(path for path in files.paths if path.name in names or path.suffix.lower() in ImageFolder.EXTENSIONS)
+    there = folder.rglob("*") if folder.is_dir() else files.paths
+    others = (file.relative_to(files.root) for file in set(there) - set(pictures) if file.is_file())
+    ignored = tuple(sorted(other.as_posix() for other in others if not any(part.startswith(".") for part in other.parts)))
+    return Files(files.root, pictures), ignored
 
 
 def open_folder(files: Files, wanted: Collection[str] | None, ignored: tuple[str, ...] = (), options: Mapping[str, Any] | None = None) -> Table:
@@ -51,11 +55,12 @@ def open_folder(files: Files, wanted: Collection[str] | None, ignored: tuple[str
     metadata = [path for path in files.paths if path.name in ImageFolder.METADATA_FILENAMES]
     pictures = [path for path in files.paths if path.name not in ImageFolder.METADATA_FILENAMES]
     if not pictures:
-        raise DataError("A folder holds no picture", where=where, expected="pictures", got=", ".join(path.name for path in metadata))
+        got = ", ".join(path.name for path in metadata) or ", ".join(ignored[:5])
+        raise DataError("A folder holds no picture", where=where, expected="pictures", got=got, next="correct data.source.path in params.yaml")
     in_folders = not metadata and all(path.parent != files.root for path in pictures)
     settings = {"drop_labels": not in_folders, "drop_metadata": not metadata, **(options or {})}
     try:
-        dataset = builder("imagefolder", list(files.paths), **settings).as_streaming_dataset(split="train")
+        dataset = stream("imagefolder", list(files.paths), **settings)
     except Exception as error:  # metadata files that differ, or are torn
         raise unreadable(where, "imagefolder", error) from error
     columns = list(dataset.features) if wanted is None else wanted
@@ -80,8 +85,8 @@ def open_archives(files: Files, wanted: Collection[str] | None, options: Mapping
     try:
         count = sum(_keys(path) for path in files.paths)
         if not count:
-            raise DataError("The data source is empty", where=where, expected="files named KEY.EXTENSION in an archive", got="none")
-        dataset = builder("webdataset", list(files.paths), **(options or {})).as_streaming_dataset(split="train")
+            raise empty(where, "files named KEY.EXTENSION in an archive")
+        dataset = stream("webdataset", list(files.paths), **(options or {}))
     except DataError:
         raise
     except Exception as error:  # tarfile.ReadError, OSError, ValueError

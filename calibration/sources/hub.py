@@ -29,6 +29,8 @@ class Snapshot:
     options: Mapping[str, Any]
     name: str
     revision: str
+    rows: int | None = None
+    """What the card says, to tell a cache that holds only some of the files."""
 
     def sha256(self) -> str:
         """Over the revision, and names and contents of the files that are read."""
@@ -116,7 +118,9 @@ def _by_card(source: SourceConfig, folder: Path) -> Snapshot:
             got=str(outside[0]),
             next="give a local copy as data.source: {kind: parquet, path: ...}",
         )
-    options = {key: getattr(made.config, key) for key in ("sep", "field", "drop_labels", "drop_metadata") if getattr(made.config, key, None)}
+    options = {key: getattr(made.config, key) for key in ("sep", "drop_labels", "drop_metadata") if getattr(made.config, key, None)}
     if made.info.features is not None:
         options["features"] = made.info.features
-    return Snapshot(kind, Files(folder, tuple(sorted(paths))), options, str(source.name), str(source.revision))
+    known = (made.info.splits or {}).get(split)
+    rows = known.num_examples if known is not None and known.num_examples else None
+    return Snapshot(kind, Files(folder, tuple(sorted(paths))), options, str(source.name), str(source.revision), rows)

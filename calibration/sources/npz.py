@@ -11,8 +11,8 @@ import numpy as np
 
 from calibration.sources.cells import Cells
 from calibration.sources.files import Files
+from calibration.sources.loading import empty, missing_column, unreadable
 from calibration.sources.source import Table
-from calibration.sources.tables import missing_column, unreadable
 from pipeline.errors import DataError
 
 BATCH_BYTES = 1 << 22
@@ -41,7 +41,7 @@ def open_arrays(files: Files, wanted: Collection[str] | None) -> Table:
             features[name] = _feature(name, shape[1:], dtype, path)
         counts.append(next(iter(lengths.values())) or 0)
     if not sum(counts):
-        raise DataError("The data source is empty", where=str(files.root), expected="at least one row", got="0 rows")
+        raise empty(str(files.root))
 
     def batches() -> Iterator[tuple[list[str], Mapping[str, Cells]]]:
         for path in files.paths:

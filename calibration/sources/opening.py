@@ -71,7 +71,8 @@ def open_rows(
         label_of = _class_reader(table.features[columns[LABEL]], tuple(class_names), where, from_text=source.kind == "csv")
     elif LABEL in columns:
         label_of = read_scalar
-    return Source(path, where, table.count, tuple(class_names), dict(columns), decoders, label_of, table, digest_of, group, id)
+    name = where if source.kind == "hub" else path.name
+    return Source(path, name, where, table.count, tuple(class_names), dict(columns), decoders, label_of, table, digest_of, group, id)
 
 
 def _class_reader(feature: Any, class_names: tuple[str, ...], where: str, from_text: bool) -> Callable[[Any, str], Label]:
@@ -84,10 +85,10 @@ def _open(source: SourceConfig, root: Path, columns: list[str] | None, text: lis
     if source.kind == "hub":
         taken = snapshot(source)
         kind, files, options, digest_of = taken.kind, taken.files, taken.options, taken.sha256
-        where, ignored = f"{taken.name}@{taken.revision[:12]}", tuple[str, ...]()
+        where, ignored, rows = f"{taken.name}@{taken.revision[:12]}", tuple[str, ...](), taken.rows
     else:
         path = root / str(source.path)
-        kind, where, options = source.kind, str(path), dict[str, Any]()
+        kind, where, options, rows = source.kind, str(path), dict[str, Any](), None
         files, ignored = picture_files(path) if kind == "imagefolder" else (find_files(path, SUFFIXES[kind], kind), ())
         digest_of = files.sha256
     if kind == "imagefolder":
@@ -98,6 +99,14 @@ def _open(source: SourceConfig, root: Path, columns: list[str] | None, text: lis
         table = open_arrays(files, columns)
     else:
         table = open_table(kind, files, columns, text=text, options=options)
+    if rows is not None and rows != table.count:
+        raise DataError(
+            "A Hub data set is not complete",
+            where=where,
+            expected=f"{rows} rows, as its card says",
+            got=f"{table.count} rows in {len(files.paths)} files",
+            next="delete this revision from the cache and download it again",
+        )
     return files.root, where, table, digest_of
 
 

@@ -52,13 +52,16 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """`path` is the file or folder that was opened, `where` how people know it; `count` rows; `ignored` files of a folder that are not read.
+    """`path` is the file or folder that was opened, `where` how people know it, `name` that in short; `count` rows.
+
+    `ignored` are files of a folder that are not read.
 
     Ids are row numbers of seven digits, behind `shard:` in a source of several files; paths inside a folder of pictures; keys of a
     WebDataset; or what the `id` column holds.
     """
 
     path: Path
+    name: str
     where: str
     count: int
     class_names: tuple[str, ...]
@@ -73,11 +76,6 @@ class Source:
     @property
     def ignored(self) -> tuple[str, ...]:
         return self.table.ignored
-
-    @property
-    def name(self) -> str:
-        """Short name for records: the last part of the path."""
-        return self.path.name
 
     @functools.cached_property
     def sha256(self) -> str:
