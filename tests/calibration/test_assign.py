@@ -16,9 +16,10 @@ SIZES = {"train": 30, "calibration": 12, "search": 6, "warmup": 3, "validation":
 
 
 def fake_rows(count: int, classes: int, groups: int | None = None) -> list[Drawn]:
-    return [
-        Drawn(f"{i:07d}", sha256_bytes(str(i).encode()), i % classes, None if groups is None else f"patient {i * 7 % groups}") for i in range(count)
-    ]
+    def patient(i: int) -> str | None:
+        return None if groups is None else f"patient {i * 61 % groups // (1 + i % 2)}"
+
+    return [Drawn(f"{i:07d}", sha256_bytes(str(i).encode()), i % classes, patient(i)) for i in range(count)]
 
 
 @settings(max_examples=25, deadline=None)

@@ -16,7 +16,7 @@ import yaml
 from cli import init as command
 from cli.init import init, kinds, release_name
 from cli.main import main
-from pipeline.config import load_config
+from pipeline.config import SourceConfig, load_config
 from pipeline.errors import USAGE, ConfigError
 from pipeline.loading import load_object
 from release.bundle import HOST_MODULES
@@ -160,8 +160,7 @@ def test_pictures_in_a_folder_a_class_become_the_source(tmp_path: Path) -> None:
     (folder / "data.py").write_text((folder / "data.py").read_text().replace("FOLDER: Path | None = None", edited))
     load_object("data.py:write", folder)(tmp_path / "rows.parquet")
     config = load_config(folder / "params.yaml")
-    data = config.data.model_copy(update={"source": config.data.source.model_copy(update={"path": str(tmp_path / "rows.parquet")})})
-    rows = list(open_source(data, folder).rows())
+    rows = list(open_source(config.data, SourceConfig(kind="parquet", path=str(tmp_path / "rows.parquet")), folder).rows())
     assert [row.label for row in rows] == [0, 1, 2]
     prepared = load_object("preprocess.py:prepare", folder)(rows[1].raw)["image"]
     assert prepared.shape == (3, 32, 32)
