@@ -110,6 +110,7 @@ class LeakCost(Record):
     scheme: str
     method: str
     calibration_rows: int
+    preprocess_sha256: str
     calibration_root: str
     leaked_root: str
     claims: tuple[Claim, ...]

@@ -183,6 +183,7 @@ class WarmupPlan(Record):
     target: str
     engine_sha256: str
     rows_sha256: str
+    preprocess_sha256: str
     steps: tuple[WarmupStep, ...]
     concurrency: int
     environment: dict[str, str]

@@ -78,7 +78,7 @@ def pack(
     }
     targets = []
     for evidence in shipping:
-        released, files = target_files(evidence, Path(engines[evidence.target]), Path(warm[evidence.target]), exported)
+        released, files = target_files(evidence, Path(engines[evidence.target]), Path(warm[evidence.target]), exported, roles)
         targets.append(released)
         contents.update({f"{released.folder}/{path}": content for path, content in files.items()})
     listed = {path: as_file(content) for path, content in sorted(contents.items())}
@@ -129,7 +129,9 @@ def belongs(what: str, where: str, expected: str, got: str) -> None:
         raise Refused(f"{what} does not belong to this release", where=where, expected=expected, got=got, next=AGAIN)
 
 
-def target_files(evidence: Evidence, engine_folder: Path, warm_folder: Path, exported: ExportedModel) -> tuple[ReleasedTarget, dict[str, Content]]:
+def target_files(
+    evidence: Evidence, engine_folder: Path, warm_folder: Path, exported: ExportedModel, roles: Roles
+) -> tuple[ReleasedTarget, dict[str, Content]]:
     """One target's entry in the manifest and its files by their path in `targets/<target>/`, all bound to each other."""
     target = evidence.target
     engine, plan = Engine.load(engine_folder / "engine.json"), WarmupPlan.load(warm_folder / "plan.json")
@@ -140,6 +142,7 @@ def target_files(evidence: Evidence, engine_folder: Path, warm_folder: Path, exp
     belongs("The warm-up plan", f"{warm_folder}/plan.json: engine_sha256", engine.digest(), plan.engine_sha256)
     rows, expected = (read_arrays(warm_folder / name, what="Warm-up arrays", next=AGAIN) for name in ("rows.npz", "expected.npz"))
     belongs("The warm-up plan", f"{warm_folder}/plan.json: rows_sha256", sha256_arrays(rows), plan.rows_sha256)
+    belongs("The warm-up plan", f"{warm_folder}/plan.json: preprocess_sha256", roles.preprocess_sha256, plan.preprocess_sha256)
     names = recorded_names(plan, exported)
     belongs("The recorded output", f"{warm_folder}/expected.npz: names", str(names), str(sorted(expected)))
     count = len(next(iter(rows.values())))

@@ -43,6 +43,7 @@ def measure(config: Config) -> LeakCost:
     return leak_cost.measure(
         outputs["float"], outputs[leak_cost.CLEAN], outputs[leak_cost.LEAKED], was_leaked,
         classes=config.data.labels is not None, scheme=scheme, method=config.quantize.method, calibration_rows=count,
+        preprocess_sha256=role_manifest(config, "validation").preprocess_sha256,
         calibration_root=merkle_root(chosen[leak_cost.CLEAN][1]), leaked_root=merkle_root(chosen[leak_cost.LEAKED][1]),
     )  # fmt: skip
 

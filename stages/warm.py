@@ -14,7 +14,7 @@ from pipeline.progress import bar
 from pipeline.tensors import Batch
 from stages import paths
 from stages.hardware import not_measured
-from stages.rows import role_arrays
+from stages.rows import role_arrays, role_manifest
 from warmup.find import find_iterations
 from warmup.plan import ladder_plan
 from warmup.runner import record
@@ -33,6 +33,7 @@ def run(target: str) -> str:
         concurrency=config.warmup.concurrency,
         shapes=config.warmup.shapes,
         max_seconds=config.warmup.max_seconds,
+        preprocess_sha256=role_manifest(config, "warmup").preprocess_sha256,
     )
     with replacing_folder(paths.WARM / target) as out:
         save_arrays(out / "rows.npz", rows)

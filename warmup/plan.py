@@ -17,12 +17,12 @@ from pipeline.tensors import Batch
 
 def ladder_plan(
     engine: Engine, rows: Batch, *, batches: Sequence[int], concurrency: Sequence[int], iterations: int, max_seconds: float, found_by: str,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    preprocess_sha256: str, shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> WarmupPlan:  # fmt: skip
     """Every batch size at every size of the other named axes with every thread count, the largest first, so that what is warmed last is what
     a first request most resembles.
 
-    `rows` are the warm-up arrays `{"image": (N, C, H, W)}`; steps walk through them in turn, so that all are used. `shapes` lists the sizes of
+    `rows` are the warm-up arrays `{"image": (N, C, H, W)}`, made by the preprocessing of `preprocess_sha256`; steps walk through them in turn, so that all are used. `shapes` lists the sizes of
     named axes other than the batch (default: min, opt, max); `rows_at` brings rows there. `concurrency` are thread counts; the largest
     is the session's, and at least one step then holds every slot at once. Raises ConfigError for a size outside the engine's range, or for
     no batch, thread, iteration or row.
@@ -48,6 +48,7 @@ def ladder_plan(
         target=engine.target,
         engine_sha256=engine.digest(),
         rows_sha256=sha256_arrays(rows),
+        preprocess_sha256=preprocess_sha256,
         steps=tuple(steps),
         concurrency=max(concurrency),
         environment={},

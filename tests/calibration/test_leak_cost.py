@@ -9,7 +9,14 @@ from calibration.leak_cost import CLEAN, LEAKED, measure
 from pipeline.errors import DataError
 from pipeline.records import LeakCost
 
-BOUND = {"scheme": "cpu", "method": "max", "calibration_rows": 100, "calibration_root": "a" * 64, "leaked_root": "b" * 64}
+BOUND = {
+    "scheme": "cpu",
+    "method": "max",
+    "calibration_rows": 100,
+    "preprocess_sha256": "c" * 64,
+    "calibration_root": "a" * 64,
+    "leaked_root": "b" * 64,
+}
 ROWS = 400
 
 

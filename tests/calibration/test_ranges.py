@@ -13,7 +13,7 @@ from calibration.observe import Observer
 from calibration.ranges import check_bound, collect
 from pipeline.digests import merkle_root, sha256_file
 from pipeline.errors import RangeError
-from pipeline.records import ExportedModel, Ranges, Role, Roles
+from pipeline.records import ExportedModel, Ranges, Role, Roles, RowSource
 from pipeline.tensors import AxisRange, TensorSpec
 
 GRAPH = """<ir_version: 10, opset_import: ["" : 20]> g (float[batch, 4] x) => (float[batch, 4] y) <float minus = {-9.0}> {
@@ -119,8 +119,8 @@ def test_another_model_file_is_refused(model: tuple[Path, ExportedModel]) -> Non
 
 def test_stale_ranges_are_refused_by_what_differs(model: tuple[Path, ExportedModel]) -> None:
     digests = ("ab" * 32,)
-    role = Role(rows=("0000000",), digests=digests, merkle_root=merkle_root(digests), labels={"a": 1})
-    roles = Roles("s", "", "p", 0, 1, ("a",), (), {"calibration": role})
+    role = Role(source="main", rows=("0000000",), digests=digests, merkle_root=merkle_root(digests), labels={"a": 1}, groups=())
+    roles = Roles({"main": RowSource("s", "", 1)}, "p", 0, ("a",), (), {}, (), {"calibration": role})
     ranges = dataclasses.replace(ranges_of(model, ROWS), calibration_root=role.merkle_root)
     check_bound(ranges, model[1], roles)
     for field, name in (("onnx_sha256", "model"), ("calibration_root", "rows"), ("preprocess_sha256", "preprocessing"), ("method", "method")):

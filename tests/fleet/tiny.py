@@ -10,7 +10,7 @@ import numpy as np
 import engines
 from pipeline.digests import sha256_bytes, sha256_file
 from pipeline.platforms import fingerprint, package_version
-from pipeline.records import AxisRange, Check, Engine, Evidence, ExportedModel, Interval, Role, Roles, TensorSpec, Verdict
+from pipeline.records import AxisRange, Check, Engine, Evidence, ExportedModel, Interval, Role, Roles, RowSource, TensorSpec, Verdict
 from release import bundle
 from warmup.plan import ladder_plan
 
@@ -97,12 +97,22 @@ def make_parts(folder: Path) -> dict[str, Any]:
     warm_folder.mkdir(parents=True)
     np.savez(warm_folder / "rows.npz", **rows)
     np.savez(warm_folder / "expected.npz", logits=np.concatenate(alone))
-    plan = ladder_plan(engine, rows, batches=[1, 4], concurrency=[1, 2], iterations=2, max_seconds=60.0, found_by="fixture")
-    plan.save(warm_folder / "plan.json")
     preprocess = folder / "preprocess.py"
     preprocess.write_text(PREPROCESS)
-    role = Role(("0",), (sha256_bytes(b"0"),), sha256_bytes(b"root"), {"a": 1})
-    roles = Roles("fixture", sha256_bytes(b""), sha256_file(preprocess), 0, 5, ("cat", "dog", "eel"), (), {"warmup": role, "validation": role})
+    plan = ladder_plan(
+        engine,
+        rows,
+        batches=[1, 4],
+        concurrency=[1, 2],
+        iterations=2,
+        max_seconds=60.0,
+        found_by="fixture",
+        preprocess_sha256=sha256_file(preprocess),
+    )
+    plan.save(warm_folder / "plan.json")
+    role = Role("main", ("0",), (sha256_bytes(b"0"),), sha256_bytes(b"root"), {"a": 1}, ())
+    sources = {"main": RowSource("fixture", sha256_bytes(b""), 5)}
+    roles = Roles(sources, sha256_file(preprocess), 0, ("cat", "dog", "eel"), (), {}, (), {"warmup": role, "validation": role})
     exported = ExportedModel(
         sha256_file(model), sha256_bytes(b""), "fixture", "onnx.helper", 17, INPUTS, OUTPUTS, SHAPES, (), 2316, {"Conv": 1, "MatMul": 1}
     )

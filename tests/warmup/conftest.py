@@ -33,7 +33,14 @@ class Warmable:
     rows_file: Path
 
     def plan(self, **changes: Any) -> WarmupPlan:
-        made: dict[str, Any] = {"batches": [1, 4, 8], "concurrency": [1, 2], "iterations": 2, "max_seconds": 60.0, "found_by": "a test"}
+        made: dict[str, Any] = {
+            "batches": [1, 4, 8],
+            "concurrency": [1, 2],
+            "iterations": 2,
+            "max_seconds": 60.0,
+            "found_by": "a test",
+            "preprocess_sha256": "0" * 64,
+        }
         return ladder_plan(self.engine, self.rows, **{**made, **changes})
 
 
