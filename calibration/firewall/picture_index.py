@@ -1,0 +1,107 @@
+"""Pairs of picture signatures that are worth a direct comparison, found by an inverted file and not by comparing all pairs.
+
+Vectors are put into lists by the nearest of a few hundred centres, and a search reads the lists of the nearest centres only (J. Sivic and
+A. Zisserman, "Video Google", ICCV 2003; here faiss). The number of lists has a limit, so that building and searching grow linearly with the rows.
+"""
+
+from __future__ import annotations
+
+import faiss
+import numpy as np
+
+from calibration.firewall.picture_signature import FLIPS, HEADER, VIEWS, views
+
+MOST_LISTS, ROWS_A_LIST, TRAINING_ROWS_A_LIST = 512, 40, 60
+PROBED_SHARE, LEAST_PROBED = 0.06, 8
+NEIGHBOURS = 12
+"""Candidates of one row: as many as are found in each view and flip, and of those the nearest as many."""
+LEAST_COSINE = 0.4
+ALIKE_COSINE, MOST_ALIKE = 0.985, 384
+"""Rows as close as this are all kept, up to a limit: one picture may have many copies."""
+STRUCTURED_FROM, FLAT_TO = 2, 6
+"""Standard deviations in levels; in between a row is searched for both by its structure and by its level."""
+LEVEL_SCALE, FLAT_DISTANCE = 2.0, 40.0
+"""A level of difference in one colour adds 4 to the squared distance of two flat rows, two unrelated structures add 2."""
+BATCH = 4096
+
+
+def candidates(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(n, BYTES) and (m, BYTES) uint8 signatures to (k, 2) int64 of left and right index, distinct and sorted."""
+    if len(left) > len(right):
+        return _sorted(candidates(right, left)[:, ::-1])
+    return _sorted(np.concatenate([_alike_in_structure(left, right), _alike_in_level(left, right)]))
+
+
+def _sorted(pairs: np.ndarray) -> np.ndarray:
+    return np.unique(pairs.reshape(-1, 2).astype(np.int64), axis=0)
+
+
+def _alike_in_structure(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    (queries, owners), (vectors, rows) = _vectors(left), _vectors(right)
+    pairs = [np.zeros((0, 2), np.int64)]
+    if len(queries) and len(vectors):
+        index = _inverted_file(vectors, faiss.METRIC_INNER_PRODUCT)
+        for start in range(0, len(queries), BATCH):
+            flipped = (queries[start : start + BATCH, None, :] * FLIPS).reshape(-1, queries.shape[1])
+            owner = np.repeat(owners[start : start + BATCH], len(FLIPS))
+            cosines, found = index.search(flipped, NEIGHBOURS)
+            pairs.append(_nearest_of_each(owner, rows, cosines, found))
+            crowded = cosines[:, -1] >= ALIKE_COSINE
+            if crowded.any():
+                cosines, found = index.search(flipped[crowded], MOST_ALIKE)
+                query, place = np.nonzero((found >= 0) & (cosines >= ALIKE_COSINE))
+                pairs.append(np.stack([owner[crowded][query], rows[found[query, place]]], axis=1))
+    return np.concatenate(pairs)
+
+
+def _nearest_of_each(owner: np.ndarray, rows: np.ndarray, cosines: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Pairs of the NEIGHBOURS nearest distinct rows of each owner, by the largest cosine over its views and flips."""
+    query, place = np.nonzero((found >= 0) & (cosines >= LEAST_COSINE))
+    left, right, cosine = owner[query], rows[found[query, place]], cosines[query, place]
+    order = np.lexsort((-cosine, right, left))
+    left, right, cosine = left[order], right[order], cosine[order]
+    first = np.ones(len(left), bool)
+    first[1:] = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
+    left, right, cosine = left[first], right[first], cosine[first]
+    order = np.lexsort((-cosine, left))
+    left, right = left[order], right[order]
+    rank = np.arange(len(left)) - np.searchsorted(left, left)
+    return np.stack([left, right], axis=1)[rank < NEIGHBOURS]
+
+
+def _alike_in_level(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Pairs of rows without structure: near in mean colour, and of those the nearest in what structure there is."""
+    mine, theirs = (np.flatnonzero(signatures[:, 0] <= FLAT_TO) for signatures in (left, right))
+    if not len(mine) or not len(theirs):
+        return np.zeros((0, 2), np.int64)
+    queries, vectors = (
+        np.concatenate([signatures[chosen, 1:HEADER] * np.float32(LEVEL_SCALE), views(signatures[chosen])[:, VIEWS // 2]], axis=1, dtype=np.float32)
+        for signatures, chosen in ((left, mine), (right, theirs))
+    )
+    distances, found = _inverted_file(vectors, faiss.METRIC_L2).search(queries, NEIGHBOURS)
+    query, place = np.nonzero((found >= 0) & (distances <= FLAT_DISTANCE))
+    return np.stack([mine[query], theirs[found[query, place]]], axis=1)
+
+
+def _vectors(signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(k, LENGTH) distinct views of the rows that have structure, and the (k,) row each belongs to."""
+    chosen = np.flatnonzero(signatures[:, 0] >= STRUCTURED_FROM)
+    every = views(signatures[chosen])
+    new = np.ones(every.shape[:2], bool)
+    for view in range(1, VIEWS):
+        for earlier in range(view):
+            new[:, view] &= (every[:, view] != every[:, earlier]).any(axis=1)
+    return np.ascontiguousarray(every[new]), np.broadcast_to(chosen[:, None], new.shape)[new]
+
+
+def _inverted_file(vectors: np.ndarray, metric: int) -> faiss.IndexIVFFlat:
+    lists = int(np.clip(len(vectors) // ROWS_A_LIST, 1, MOST_LISTS))
+    width = vectors.shape[1]
+    coarse = faiss.IndexFlatIP(width) if metric == faiss.METRIC_INNER_PRODUCT else faiss.IndexFlatL2(width)
+    index = faiss.IndexIVFFlat(coarse, width, lists, metric)
+    index.cp.min_points_per_centroid = 1
+    index.cp.spherical = metric == faiss.METRIC_INNER_PRODUCT
+    index.train(vectors[:: max(1, len(vectors) // (lists * TRAINING_ROWS_A_LIST))])
+    index.add(vectors)
+    index.nprobe = min(lists, max(LEAST_PROBED, round(lists * PROBED_SHARE)))
+    return index
