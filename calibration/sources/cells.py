@@ -48,7 +48,7 @@ def _nested(values: pa.Array) -> np.ndarray:
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if not _is_list(values.type):
-        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
             return np.array(values.to_pylist(), dtype=str)
         return np.array(values.to_numpy(zero_copy_only=False))
     if not len(values):
@@ -69,7 +69,7 @@ def kind_of(feature: Any) -> str:
     dtype = str(getattr(_leaf(feature), "dtype", None))
     if dtype in {"binary", "large_binary"} and isinstance(feature, datasets.Value):
         return "picture"
-    if dtype in {"string", "large_string"}:
+    if dtype in {"string", "large_string", "string_view"}:
         return "text"
     number = isinstance(feature, datasets.ClassLabel) or dtype.startswith(("int", "uint", "float", "bool", "null"))
     return "numbers" if number else f"{type(_leaf(feature)).__name__}({dtype})"
@@ -89,7 +89,7 @@ def is_list(feature: Any) -> bool:
 
 
 def decoder(feature: Any, where: str, folder: Path, max_pixels: int = MAX_PIXELS) -> Decoder:
-    """How the cells of a column are decoded. A picture that is stored as a path is read from `folder`, and from nowhere above it.
+    """How the cells of a column are decoded. A picture that is stored as a path is read from `folder` (absolute), and from nowhere above it.
 
     Raises DataError for a type without a declared way to an array.
     """
@@ -118,7 +118,7 @@ def _dtype(feature: Any) -> np.dtype | None:
 def _read_beside(name: str, folder: Path, where: str) -> bytes:
     """A picture that a row names by its path. Links inside the folder are followed; `..` out of it is not."""
     root = os.path.normpath(folder)
-    path = os.path.normpath(os.path.join(root, name))
+    path = os.path.normpath(folder / name)
     if not name or os.path.commonpath([root, path]) != root:
         raise RowError(
             "missing_value",

@@ -18,6 +18,9 @@ from calibration.sources.tables import open_table
 from pipeline.config import DataConfig, SourceConfig
 from pipeline.errors import DataError
 
+BESIDE = {"dataset_info.json", "state.json"}
+"""What `datasets` leaves beside the Arrow files of a saved data set."""
+
 
 def open_source(data: DataConfig, source: SourceConfig, root: Path) -> Source:
     """Open `source`, `data.source` or that of one role, as params.yaml declares it; relative paths start at `root`. Raises as `open_rows`."""
@@ -62,7 +65,7 @@ def open_rows(
                 got=str(feature),
                 next="name another column in data.columns.label, data.group or data.id",
             )
-    folder = path if path.is_dir() else path.parent
+    folder = (path if path.is_dir() else path.parent).absolute()
     decoders = {
         name: decoder(table.features[column], f"column {column}, {where}", folder, max_pixels) for name, column in columns.items() if name != LABEL
     }
@@ -71,7 +74,7 @@ def open_rows(
         label_of = _class_reader(table.features[columns[LABEL]], tuple(class_names), where, from_text=source.kind == "csv")
     elif LABEL in columns:
         label_of = read_scalar
-    name = where if source.kind == "hub" else path.name
+    name = where if source.kind == "hub" else path.absolute().name
     return Source(path, name, where, table.count, tuple(class_names), dict(columns), decoders, label_of, table, digest_of, group, id)
 
 
@@ -113,7 +116,8 @@ def _open(source: SourceConfig, root: Path, columns: list[str] | None, text: lis
 def guess(path: Path) -> SourceConfig:
     """The kind of a file or folder from its name or what it holds: for commands that take a path alone. Raises DataError where that says nothing."""
     names = [path.name] if not path.is_dir() else [file.name for file in path.rglob("*") if file.is_file()]
-    kinds = {kind for kind, ends in SUFFIXES.items() if any(name.lower().endswith(ends) and not name.startswith("metadata.") for name in names)}
+    names = [name for name in names if not name.startswith("metadata.") and name not in BESIDE]
+    kinds = {kind for kind, ends in SUFFIXES.items() if any(name.lower().endswith(ends) for name in names)}
     if path.is_dir() and not kinds:
         kinds = {"imagefolder"}
     if len(kinds) != 1:

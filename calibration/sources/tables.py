@@ -78,7 +78,7 @@ def _reader(kind: str, files: Files, features: Any, options: Mapping[str, Any]) 
 def _parquet_reader(files: Files, features: Any) -> Read:
     """In place of the loader's own loop, which decodes a whole row group before it gives its first row.
 
-    (60,000 rows of 4,096 values in one row group: 2.8 GB and 20 s there, 0.4 GB and 0.3 s here.)
+    (60,000 rows of 4,096 values in one row group: 3 GB and 10 s or more there, 0.4 GB and a second here; see benchmarks/sources.py.)
     """
     from datasets.table import table_cast
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]

@@ -47,6 +47,14 @@ def test_a_glob_takes_some_of_a_folder_with_the_same_ids(tmp_path: Path) -> None
     assert [row.id for row in folder_source(tmp_path / "*/1.png").rows()] == ["cat/1.png", "dog/1.png"]
 
 
+def test_relative_paths_start_at_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "a" / "p", {"cat/1.png": PICTURES[0]})
+    monkeypatch.chdir(tmp_path / "a")
+    assert [row.id for row in folder_source(Path("p")).rows()] == ["cat/1.png"]
+    assert [row.id for row in folder_source(Path("p/../p/*/*")).rows()] == ["cat/1.png"]
+    assert [row.id for row in folder_source(Path()).rows()] == ["p/cat/1.png"]
+
+
 def test_metadata_beside_the_pictures_gives_labels_groups_and_ids(tmp_path: Path) -> None:
     lines = "file_name,kind,patient\nx/1.png,dog,p1\nx/2.png,cat,p1\n3.png,cat,\n"
     folder = write_folder(tmp_path / "p", {"x/1.png": PICTURES[0], "x/2.png": PICTURES[1], "3.png": PICTURES[2], "metadata.csv": lines.encode()})
