@@ -139,7 +139,9 @@ def test_the_childs_environment_keeps_ours_and_holds_the_matrix_library_to_one_t
 
 
 def test_finding_takes_the_first_that_is_good_enough_or_says_that_none_was(warmable):
-    make_plan = functools.partial(ladder_plan, warmable.engine, warmable.rows, batches=[1], concurrency=[1], max_seconds=60.0)
+    make_plan = functools.partial(
+        ladder_plan, warmable.engine, warmable.rows, batches=[1], concurrency=[1], max_seconds=60.0, preprocess_sha256="0" * 64
+    )
     settings = {"candidates": [2, 1], "processes": 1}
     seen = []
     given = (warmable.folder, warmable.rows_file, make_plan)
