@@ -27,7 +27,8 @@ BAND = (0.7, 4.0)
 HALF_BAND = (0.5, 3.0)
 FLIPS = (None, 1, 0, -1)
 """OpenCV's codes: as it is, left-right, upside down, both."""
-LEAST_OVERLAP = 0.4
+LEAST_COVERED = 0.55
+"""Share of each picture's structure that must lie over the other picture."""
 
 
 class Evidence(NamedTuple):
@@ -94,10 +95,10 @@ def align(left: Evidence, right: Evidence) -> Aligned | None:
             return None
         weight = np.sqrt(structure) * np.clip(patches[:, 4] - 0.3, 0, 1)
         total = total @ _affine(patches, weight, height, width, misfit * width)
-    mask = np.minimum(form.left_mask, _warped(moved.right_mask, total, outside=0))
-    if float((mask > 0.98).mean()) < LEAST_OVERLAP:
-        return None
-    return Aligned(form.left, _warped(moved.right, total), _softened(mask))
+    seen = np.minimum(form.left_mask, _warped(moved.right_mask, total, outside=0))
+    seen_from_right = np.minimum(moved.right_mask, _warped(form.left_mask, np.linalg.inv(total), outside=0))
+    covered = min(_covered_share(left_band, seen), _covered_share(_band(moved.right, *band), seen_from_right))
+    return Aligned(form.left, _warped(moved.right, total), _softened(seen > 0.5)) if covered >= LEAST_COVERED else None
 
 
 def _resized(picture: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -125,8 +126,8 @@ def _forms(left: list[np.ndarray], right: list[np.ndarray], left_border: tuple[f
     clean = np.ones(left[0].shape, np.float32)
     bordered = max(abs(a - b) for a, b in zip(left_border, right_border, strict=True)) > 0.5 / 64
     for a, b in _pairs(left, right):
+        yield _Form(a, b, clean, clean)
         if not bordered:
-            yield _Form(a, b, clean, clean)
             continue
         inner_a, inner_b = _inside(a, left_border), _inside(b, right_border)
         yield _Form(_covered(a, inner_a), _covered(b, inner_b), _mask(a, inner_a), _mask(b, inner_b))
@@ -232,11 +233,18 @@ def _warped(grey: np.ndarray, total: np.ndarray, outside: int | None = None) -> 
     return cv2.warpAffine(grey, total[:2].astype(np.float32), grey.shape[::-1], flags=flags, borderMode=edge, borderValue=outside or 0)
 
 
-def _softened(mask: np.ndarray) -> np.ndarray:
+def _covered_share(band: np.ndarray, seen: np.ndarray) -> float:
+    """Share of a picture's structure, its outermost tenths left out, that lies over the other picture."""
+    rows, columns = (slice(side // 10, side - side // 10) for side in band.shape)
+    energy = band[rows, columns] ** 2
+    return float(energy[seen[rows, columns] > 0.5].sum() / (energy.sum() + 1e-9))
+
+
+def _softened(seen: np.ndarray) -> np.ndarray:
     """1 well inside, 0 outside, and a slope between them."""
-    solid = (mask > 0.98).astype(np.float32)
-    if solid.min() > 0:
+    solid = seen.astype(np.float32)
+    if seen.all():
         return solid
-    step = 2 * max(1, min(mask.shape) // 16) + 1
+    step = 2 * max(1, min(seen.shape) // 16) + 1
     shrunk = cv2.erode(solid, np.ones((step, step), np.uint8), borderType=cv2.BORDER_CONSTANT, borderValue=1)
     return cv2.blur(shrunk, (step, step), borderType=cv2.BORDER_REPLICATE)

@@ -34,19 +34,16 @@ class Pictures:
 
     `side`: pixels a side that are compared. `edges_by_structure`: the least correlation of edges by the number of independent coefficients.
     `small_edges`: the same below 20 pixels. `sure_edges`: enough alone, where the place of each difference is not asked. `found`: the least
-    share of one picture that is in its place in the other (frames of one scene, where something moved, have less). `fine_detail`: the least
-    correlation of detail for pictures with at least `fine_structure` coefficients.
+    share of one picture that is in its place in the other (frames of one scene, where something moved, have less).
     """
 
     side: int = 64
     flat_levels: float = 4.0
     flat_difference: float = 0.5
-    edges_by_structure: tuple[tuple[float, float], ...] = ((8.0, 0.996), (24.0, 0.977), (30.0, 0.88), (36.0, 0.6))
+    edges_by_structure: tuple[tuple[float, float], ...] = ((8.0, 0.996), (26.0, 0.977), (31.0, 0.88), (36.0, 0.6))
     small_edges: float = 0.994
     sure_edges: float = 0.97
     found: float = 0.87
-    fine_structure: float = 55.0
-    fine_detail: float = 0.5
 
     @property
     def name(self) -> str:
@@ -93,11 +90,10 @@ class Pictures:
     def _is_near(self, agreement: Agreement, small: bool) -> bool:
         if small:
             return agreement.edges >= self.small_edges
-        least = float(np.interp(agreement.coarse, *zip(*self.edges_by_structure, strict=True)))
+        least = float(np.interp(agreement.coefficients, *zip(*self.edges_by_structure, strict=True)))
         if agreement.edges >= max(least, self.sure_edges):
             return True
-        detailed = agreement.fine >= self.fine_structure and agreement.detail >= self.fine_detail
-        return agreement.found >= self.found and (agreement.edges >= least or detailed)
+        return agreement.edges >= least and agreement.found >= self.found
 
     def _flat_distance(self, left: np.ndarray, right: np.ndarray) -> float | None:
         a, b = (np.atleast_3d(pixels).astype(np.float32) for pixels in common_size(left, right))

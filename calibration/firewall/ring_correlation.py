@@ -21,6 +21,8 @@ WINDOW = 6
 """Side of the window of the local comparison: this part of the picture's side."""
 EXPLAINED = 0.35
 """A place of one picture is found in the other when this much of its amplitude is. Less than a half, for a stamp that is half transparent."""
+PEAK = 8.0
+"""Power of one frequency beyond this many times its ring's is not counted as structure: lines of text have such peaks, and little else in common."""
 UNRELATED = 0.3
 """A ring with a smaller correlation than this counts for less in the local comparison."""
 _SMALL = 1e-9
@@ -29,17 +31,14 @@ _SMALL = 1e-9
 class Agreement(NamedTuple):
     """What two pictures share.
 
-    `edges`: correlation, each frequency counted by its amplitude times its frequency, as in a picture of edges. `detail`: the same, each
-    frequency counted by the bits that stand above the noise. `found`: share of one picture's structure that is in its place in the other,
-    whatever else is there; the better of both directions. `coarse`, `fine`: how many independent coefficients hold the structure of the
-    simpler picture (participation ratio), power counted times the frequency, or times its square.
+    `edges`: correlation, each frequency counted by its amplitude times its frequency, as in a picture of edges. `found`: share of one picture's
+    structure that is in its place in the other, whatever else is there; the better of both directions. `coefficients`: how many independent
+    coefficients hold the structure of the simpler picture (participation ratio of the power times the frequency).
     """
 
     edges: float
-    detail: float
     found: float
-    coarse: float
-    fine: float
+    coefficients: float
 
 
 class _Rings(NamedTuple):
@@ -51,17 +50,13 @@ class _Rings(NamedTuple):
 def compare(left: np.ndarray, right: np.ndarray, weight: np.ndarray) -> Agreement:
     """Two aligned (h, w) float32 pictures, and the (h, w) float32 weight of each pixel, 0 to 1."""
     both = _Spectra(left, right, weight)
-    frequency, size = both.rings.frequency, both.rings.size
-    edges = size * frequency * both.amplitude * both.lower / (both.lower + NOISE)
-    detail = size * np.log2(1 + both.lower / NOISE)
-    (coarse, fine), (other_coarse, other_fine) = both.complexity(0), both.complexity(1)
-    return Agreement(
-        edges=_mean(both.correlation, edges),
-        detail=_mean(both.correlation, detail),
-        found=max(both.found(0), both.found(1)),
-        coarse=min(coarse, other_coarse),
-        fine=min(fine, other_fine),
-    )
+    counts = [both.coefficients(0), both.coefficients(1)]
+    if weight.min() < 1:  # an edge of the weight is no structure of the pictures
+        whole = _Spectra(left, right, np.ones_like(weight))
+        counts += [whole.coefficients(0), whole.coefficients(1)]
+    importance = both.rings.size * both.rings.frequency * both.amplitude * both.lower / (both.lower + NOISE)
+    edges = float((both.correlation * importance).sum() / (importance.sum() + _SMALL))
+    return Agreement(edges, max(both.found(0), both.found(1)), min(counts))
 
 
 class _Spectra:
@@ -86,12 +81,12 @@ class _Spectra:
     def _by_ring(self, values: np.ndarray) -> np.ndarray:
         return np.bincount(self.rings.number.ravel(), weights=values.ravel(), minlength=len(self.rings.size) + 1)[1:]
 
-    def complexity(self, which: int) -> tuple[float, float]:
-        inside = self.rings.number > 0
-        ring = self.rings.number[inside]
-        spectrum = self.spectra[which][inside]
-        power = np.maximum((spectrum * spectrum).sum(axis=1) / self.energy - NOISE, 0) * ring
-        return _participants(power) / 2, _participants(power * ring) / 2  # a real picture has each coefficient twice
+    def coefficients(self, which: int) -> float:
+        power = (self.spectra[which] * self.spectra[which]).sum(axis=2) / self.energy
+        usual = self._by_ring(np.sqrt(power)) / self.rings.size
+        limit = np.concatenate([[0.0], PEAK * usual * usual])[self.rings.number]
+        energies = np.maximum(np.minimum(power, limit) - NOISE, 0) * self.rings.number
+        return float(energies.sum() ** 2 / ((energies * energies).sum() + _SMALL)) / 2  # a real picture has each coefficient twice
 
     def found(self, which: int) -> float:
         """Share of this picture's structure, window by window, that the other one has in the same place.
@@ -112,15 +107,6 @@ class _Spectra:
     def _filtered(self, which: int, gain: np.ndarray) -> np.ndarray:
         by_frequency = np.concatenate([[0.0], gain]).astype(np.float32)[self.rings.number][..., None]
         return cv2.idft(self.spectra[which] * by_frequency, flags=cv2.DFT_REAL_OUTPUT | cv2.DFT_SCALE)
-
-
-def _mean(values: np.ndarray, weights: np.ndarray) -> float:
-    return float((values * weights).sum() / (weights.sum() + _SMALL))
-
-
-def _participants(energies: np.ndarray) -> float:
-    """How many of the energies matter: their sum squared over the sum of their squares."""
-    return float(energies.sum() ** 2 / ((energies * energies).sum() + _SMALL))
 
 
 @functools.lru_cache(256)
