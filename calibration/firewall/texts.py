@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import unicodedata
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +50,9 @@ class Texts:
 
     @property
     def version(self) -> str:
-        """Rule, parameters and signature method."""
-        return f"text-1 short={SHORT_LETTERS} shingle={LETTER_SHINGLE} {WORD_CHANGES} {minhash.VERSION}"
+        """Rule, parameters, signature method, and the tables of Unicode that Python has."""
+        rule = f"text-1 short={SHORT_LETTERS} shingle={LETTER_SHINGLE} {WORD_CHANGES}"
+        return f"{rule} {minhash.VERSION} unicode-{unicodedata.unidata_version}"
 
     @property
     def signature_bytes(self) -> int:
@@ -82,7 +85,7 @@ class Texts:
         gone, come = ours - theirs, theirs - ours
         if any(map(has_digit, gone)) and any(map(has_digit, come)):
             return None
-        if a.names & gone.keys() and b.names & come.keys():
+        if _others(a.names & gone.keys(), b.names & come.keys()):
             return None
         return changed_share(a.units, b.units, WORD_CHANGES, is_variant=_is_variant, weight=unit_weight)
 
@@ -143,6 +146,12 @@ def _is_variant(pair: Pair) -> bool:
     """Two spellings of one word: the first letter the same (encoder is not decoder), four letters or more, three in four alike, no digit."""
     left, right = str(pair[0]), str(pair[1])
     return left[0] == right[0] and min(len(left), len(right)) >= 4 and not has_digit(left + right) and fuzz.ratio(left, right) >= 75
+
+
+def _others(gone: Collection[str], come: Collection[str]) -> bool:
+    """Did a name take another's place, and not just another spelling of it?"""
+    new = [name for name in gone if not any(_is_variant((name, other)) for other in come)]
+    return bool(new) and any(not any(_is_variant((name, other)) for other in gone) for name in come)
 
 
 def _text(content: np.ndarray) -> str:

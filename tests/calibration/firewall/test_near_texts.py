@@ -81,6 +81,7 @@ def test_one_word_or_sign_makes_another_short_text(left: str, right: str) -> Non
         (("annual budget", "yearly costs"), 2 / 32),
         (("met on Thursday to discuss", "met to discuss"), 2 / 32),
         (("discuss", "discus"), 0.5 / 32),
+        (("Thursday", "Thrusday"), 0.5 / 32),
     ],
 )
 def test_a_few_words_leave_a_long_text_near(change: tuple[str, str], share: float) -> None:
