@@ -23,8 +23,9 @@ def ladder_plan(
     a first request most resembles.
 
     `rows` are the warm-up arrays `{"image": (N, C, H, W)}`, made by the preprocessing of `preprocess_sha256`; steps walk through them in
-    turn, so that all are used. `shapes` lists the sizes of named axes other than the batch (default: min, opt, max); `rows_at` brings rows there. `concurrency` are thread counts; the largest
-    is the session's, and at least one step then holds every slot at once. Raises ConfigError for a size outside the engine's range, or for
+    turn, so that all are used. `shapes` lists the sizes of named axes other than the batch (default: min, opt, max); `rows_at` brings
+    rows there. `concurrency` are thread counts; the largest is the session's, and at least one step then holds every slot at once. Raises
+    ConfigError for a size outside the engine's range, or for
     no batch, thread, iteration or row.
     """
     axis = batch_axis(engine.inputs)

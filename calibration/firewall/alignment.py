@@ -76,8 +76,8 @@ def align(left: Evidence, right: Evidence) -> Aligned | None:
     pixels = common_size(left.pixels, right.pixels)
     height, width = pixels[0].shape[:2]
     if min(height, width) < LEAST_SIDE:
-        return _best_flip(*(greys(picture) for picture in pixels))
-    found = _best_form(_forms(*(greys(picture) for picture in pixels), left.border, right.border))
+        return _best_flip(greys(pixels[0]), greys(pixels[1]))
+    found = _best_form(_forms(greys(pixels[0]), greys(pixels[1]), left.border, right.border))
     if found is None:
         return None
     form, moved = found

