@@ -17,8 +17,8 @@ import numpy as np
 LEAST_SIDE = 20
 """Pictures with fewer pixels on a side are compared as they lie, or flipped: an affine map could make any two of a class alike."""
 LEAST_RESEMBLANCE = 0.35
-LEAST_FOUND = 0.4
-"""Correlations of the middle, and of the patches (by their structure), below which two pictures are told apart at once."""
+LEAST_FOUND = (0.65, 0.75)
+"""Correlations of the middle, and of the patches (by their structure) in the two steps, below which two pictures are told apart at once."""
 PATCHES = 4
 COARSE, FINE = (6 / 64, 0.02), (2 / 64, 0.012)
 """How far a patch may lie from its place, and which misfit halves its weight, both as parts of the side."""
@@ -87,11 +87,11 @@ def align(left: Evidence, right: Evidence) -> Aligned | None:
     structure = np.sqrt(_patch_energy(left_band))
     structure /= structure.max() + 1e-9
     total = np.eye(3)
-    for reach, misfit in (COARSE, FINE):
+    for (reach, misfit), least in zip((COARSE, FINE), LEAST_FOUND, strict=True):
         right_band = _band(_warped(moved.right, total), *band)
         steps = (max(2, round(height * reach)), max(2, round(width * reach)))
         patches = _displacements(left_band, right_band, *steps)
-        if float((structure * patches[:, 4]).sum() / structure.sum()) < LEAST_FOUND:
+        if float((structure * patches[:, 4]).sum() / structure.sum()) < least:
             return None
         weight = np.sqrt(structure) * np.clip(patches[:, 4] - 0.3, 0, 1)
         total = total @ _affine(patches, weight, height, width, misfit * width)

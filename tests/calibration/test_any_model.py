@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_sources import drawn_roles
 
 from calibration.export import export
 from calibration.graph import before_softmax, mask_nodes
 from calibration.observe import Observer
 from calibration.prepared import prepare_row
+from calibration.prove import prove_disjoint
 from calibration.ranges import _InputWatch
-from calibration.roles import ALL, draw, prove_disjoint
+from calibration.roles import ALL
 from calibration.rows import batches
 from calibration.sources import open_parquet
 from pipeline.config import ModelConfig
@@ -51,7 +53,7 @@ def test_rows_without_classes(texts: Callable[..., Path], labels: list[Any] | No
     """A text column becomes two integer inputs of different lengths, padded in each batch; labels are any scalar or absent."""
     columns = {"text": "sentence", **({"label": "amount"} if labels is not None else {})}
     source = open_parquet(texts(labels), columns, ())
-    roles = draw(source, prepare, SPECS, sizes=SIZES, seed=0, preprocess_sha256="0" * 64, shapes=SHAPES)
+    roles = drawn_roles(source, prepare, SPECS, SIZES, SHAPES)
     prove_disjoint(roles)
     assert roles.class_names == ()
     assert {name: role.labels for name, role in roles.roles.items()}["search"] == {ALL[0]: 6}

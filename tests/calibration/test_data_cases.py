@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_sources import drawn_roles
 
 from calibration.health import BadRow, Health, RowError
 from calibration.prepared import prepare_row
-from calibration.roles import draw
 from calibration.sources import Source, guess, open_rows
 from pipeline.config import HealthConfig
 from pipeline.errors import DataError
@@ -75,7 +75,7 @@ def test_one_dark_row(case: Callable[[str], Path]) -> None:
     assert len(prepared(source, health)) == source.count == 1
     assert health.finish() == {}, "dim, and not constant: it is the number of rows that is refused"
     with pytest.raises(DataError, match="(?s)too few distinct rows.*32 distinct rows"):
-        draw(source, dict, SPECS, sizes={"calibration": 32}, seed=0, preprocess_sha256="0" * 64)
+        drawn_roles(source, dict, SPECS, {"calibration": 32})
 
 
 def test_bad_images(case: Callable[[str], Path]) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_sources import CLASSES, SPECS, pictures, prepare
+from tiny_sources import CLASSES, SPECS, drawn_roles, pictures, prepare
 
-from calibration.health import Health
 from calibration.prepared import load_prepare, prepare_row
-from calibration.roles import MAIN, Policy, draw, read
 from calibration.rows import arrays, batches
 from calibration.sources import open_parquet
 from pipeline.errors import ConfigError, DataError
@@ -27,9 +25,7 @@ Drawn = tuple[Path, Roles, np.ndarray, list[int]]
 def drawn(write_pictures: Callable[..., Path]) -> Drawn:
     pixels, labels = pictures(50), [i % 3 for i in range(50)]
     path = write_pictures(pixels, labels)
-    policy = Policy()
-    main = read(MAIN, open_parquet(path, COLUMNS, CLASSES), prepare, SPECS, policy=policy, health=Health())
-    return path, draw([main], sizes=SIZES, seed=0, policy=policy, preprocess_sha256="0" * 64, class_names=CLASSES).roles, pixels, labels
+    return path, drawn_roles(open_parquet(path, COLUMNS, CLASSES), prepare, SPECS, SIZES), pixels, labels
 
 
 def test_every_row_comes_once_and_in_the_manifests_order(drawn: Drawn) -> None:

@@ -114,3 +114,13 @@ def prepare(raw: Any) -> dict[str, np.ndarray]:
 def pictures(count: int, seed: int = 0) -> np.ndarray:
     """(count, 8, 8) distinct uint8 pictures."""
     return np.random.default_rng(seed).integers(0, 256, (count, 8, 8), dtype=np.uint8)
+
+
+def drawn_roles(source: Any, prepared: Any, specs: Any, sizes: Any, shapes: Any = None) -> Any:
+    """The manifest of roles drawn from one source, near rows allowed."""
+    from calibration.health import Health
+    from calibration.roles import MAIN, Policy, draw, read
+
+    policy = Policy(near="allow")
+    main = read(MAIN, source, prepared, specs, policy=policy, health=Health(), shapes=shapes)
+    return draw([main], sizes=sizes, seed=0, policy=policy, preprocess_sha256="0" * 64, class_names=source.class_names).roles
