@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.errors import ModelError
+from pipeline.macs import node_key
 
 if TYPE_CHECKING:
     import onnx
@@ -148,11 +149,11 @@ def nodes_that_fix(model: onnx.ModelProto, axis: str) -> list[str]:
     shapes = tensor_shapes(model)
     weights = {tensor.name for tensor in model.graph.initializer}
     suspects = []
-    for node in model.graph.node:
+    for index, node in enumerate(model.graph.node):
         takes = any(shapes.get(name, ("?",))[:1] == (axis,) for name in node.input if name not in weights)
         gives = any(isinstance(shapes.get(name, ("?",))[0], int) for name in node.output if shapes.get(name))
         if takes and gives and node.op_type not in {"Shape", "Size"}:
-            suspects.append(f"{node.name} ({node.op_type})")
+            suspects.append(f"{node_key(node, index)} ({node.op_type})")
     return suspects
 
 

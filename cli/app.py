@@ -10,6 +10,7 @@ import typer
 from cli import doctor as doctor_command
 from cli import gate as gate_command
 from cli import init as init_command
+from cli import lint as lint_command
 from cli import stage as stage_command
 from cli.main import HOST_COMMANDS, run_host
 
@@ -47,6 +48,7 @@ def stage(
 
 
 app.command(name="gate")(gate_command.gate)
+app.command(name="lint")(lint_command.lint)
 
 
 def _mount(name: str, text: str) -> None:

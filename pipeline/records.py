@@ -78,6 +78,51 @@ class Parity(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class Parting(Record):
+    """The first node at which two runs of a network part: `sqnr_db` of its tensor, `before_db` of the worst that it reads (null: equal)."""
+
+    node: str
+    operator: str
+    tensor: str
+    sqnr_db: float
+    before_db: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement(Record):
+    """One Q/DQ model in two runtimes on the same rows: SQNR of the first against the second by output, null where they are equal.
+
+    Below `bound_db` they do not agree, and `parted_at` says where they part, as far as that can be seen from outside.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.agreement/1"
+    onnx_sha256: str
+    first: str
+    second: str
+    rows: int
+    sqnr_db_by_output: dict[str, float | None]
+    bound_db: float
+    agrees: bool
+    parted_at: Parting | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribution(Record):
+    """A network on its way from torch to an engine, run at every station on the same rows.
+
+    `hops`: each station against the one before it. `whole`: the last against the first. `blamed`: the hop that added most error power, null when none
+    added any; `parted_at`: the node in it where the two graphs part, where both can be looked into.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.attribution/1"
+    rows: int
+    hops: tuple[Parity, ...]
+    whole: tuple[Parity, ...]
+    blamed: str | None
+    parted_at: Parting | None
+
+
+@dataclasses.dataclass(frozen=True)
 class ExportedModel(Record):
     """The float ONNX model and how far it is from torch."""
 
@@ -373,7 +418,8 @@ class ReleaseManifest(Record):
 
 
 __all__ = [
-    "ROLES", "AxisRange", "Census", "CensusLayer", "Check", "ColdStartReport", "DriftReport", "Engine", "Evidence", "ExportedModel",
-    "File", "Finding", "FloatNode", "Interval", "NotMeasured", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget",
-    "Role", "Roles", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "ROLES", "Agreement", "Attribution", "AxisRange", "Census", "CensusLayer", "Check", "ColdStartReport", "DriftReport", "Engine",
+    "Evidence", "ExportedModel", "File", "Finding", "FloatNode", "Interval", "NotMeasured", "Parity", "Parting", "Platform",
+    "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget", "Role", "Roles", "TensorRange", "TensorSpec", "Trial", "Validation",
+    "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
 ]  # fmt: skip
