@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli import compare as compare_command
 from cli import doctor as doctor_command
 from cli import gate as gate_command
 from cli import init as init_command
@@ -49,6 +50,7 @@ def stage(
 
 app.command(name="gate")(gate_command.gate)
 app.command(name="lint")(lint_command.lint)
+app.command(name="compare")(compare_command.compare)
 
 
 def _mount(name: str, text: str) -> None:
