@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.runtime import run_session, session
+from calibration.side_files import light
 from pipeline.macs import MULTIPLYING
 from pipeline.tensors import AxisRange, Batch
 
@@ -50,9 +51,7 @@ def float_tensors(model: onnx.ModelProto) -> list[str]:
     """Float32 outputs of nodes that depend on the graph's inputs, in graph order."""
     import onnx
 
-    skeleton = type(model)()
-    skeleton.CopyFrom(model)
-    inferred = onnx.shape_inference.infer_shapes(skeleton).graph
+    inferred = onnx.shape_inference.infer_shapes(light(model)).graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
     moving = {value.name for value in model.graph.input} - {tensor.name for tensor in model.graph.initializer}
     found = []

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.side_files import light, stored_bytes
+from pipeline.digests import sha256_bytes
 from pipeline.errors import ModelError
 from pipeline.macs import node_key
 
@@ -39,11 +41,72 @@ PASSES_ON = frozenset(
 """Operators between an attention mask and the Softmax that turns its minus infinity (or -3.4e38) into zero."""
 
 
+SMALLEST_TIED = 1024
+"""Bytes from which equal weights are stored once."""
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+
+
 def tidy(model: onnx.ModelProto) -> None:
-    """Fold what is left of BatchNormalization, name nodes and tensors after torch modules, drop metadata with local paths."""
+    """Fold what is left of BatchNormalization, store equal weights once, name nodes and tensors after torch modules, drop metadata with local paths.
+
+    Raises ModelError for an operator that trains or draws random numbers, by name.
+    """
     replace_batch_norms(model)
+    tie(model)
     rename(model)
+    refuse_training(model)
     strip(model)
+
+
+def refuse_training(model: onnx.ModelProto) -> None:
+    """Raise ModelError naming the nodes that drop values, update statistics or draw random numbers: their output is another one each time."""
+    import onnx
+
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    found = []
+    for index, node in enumerate(model.graph.node):
+        dropping = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] != ""
+        if dropping and node.input[2] in constants:
+            dropping = bool(onnx.numpy_helper.to_array(constants[node.input[2]]))
+        training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+        if dropping or training or node.op_type in RANDOM:
+            found.append(f"{node_key(node, index)} ({node.op_type})")
+    if found:
+        raise ModelError(
+            "The model holds operators in training mode",
+            where=f"node {', '.join(found[:5])}" + (f" and {len(found) - 5} more" if len(found) > 5 else ""),
+            expected="operators that give one answer to one input",
+            got=f"{len(found)} that drop values or draw random numbers",
+            next="use nn.Dropout, which eval() switches off, instead of a function with training=True; take random numbers out of forward",
+        )
+
+
+def tie(model: onnx.ModelProto) -> None:
+    """Store weights that are equal, or each other transposed, once: exporters copy a tied weight where they fold its transpose."""
+    import onnx
+
+    graph = model.graph
+    kept: dict[tuple[object, ...], str] = {}
+    same: dict[str, str] = {}
+    transposed: list[onnx.NodeProto] = []
+    for tensor in list(graph.initializer):
+        if stored_bytes(tensor) < SMALLEST_TIED:
+            continue
+        array = onnx.numpy_helper.to_array(tensor)
+        key = (tensor.data_type, *array.shape, sha256_bytes(array.tobytes()))
+        turned = (tensor.data_type, *array.shape[::-1], sha256_bytes(np.ascontiguousarray(array.T).tobytes())) if array.ndim == 2 else key
+        if key in kept:
+            same[tensor.name] = kept[key]
+        elif turned in kept:
+            transposed.append(onnx.helper.make_node("Transpose", [kept[turned]], [tensor.name], name=f"{tensor.name}.transposed", perm=[1, 0]))
+        else:
+            kept[key] = tensor.name
+            continue
+        graph.initializer.remove(tensor)
+    for node in graph.node:
+        node.input[:] = [same.get(name, name) for name in node.input]
+    for place, node in enumerate(transposed):
+        graph.node.insert(place, node)
 
 
 def replace_batch_norms(model: onnx.ModelProto) -> None:
@@ -101,8 +164,7 @@ def rename(model: onnx.ModelProto) -> None:
     taken = set(fixed)
     renamed: dict[str, str] = {}
     for node in graph.node:
-        scopes = next((ast.literal_eval(entry.value) for entry in node.metadata_props if entry.key == SCOPES), [""])
-        scope = scopes[-2] if len(scopes) > 1 else ""
+        scope = _scope(node)
         module = next((name.removesuffix(".weight") for name in node.input if name in weights and name.endswith(".weight")), "")
         base = (module or f"{scope}.{node.op_type}").strip(".").replace("_scale", ".scale")
         node.name = next(name for name in _numbered(base) if name not in taken)
@@ -114,6 +176,15 @@ def rename(model: onnx.ModelProto) -> None:
         node.input[:] = [renamed.get(name, name) for name in node.input]
         node.output[:] = [renamed.get(name, name) for name in node.output]
     del graph.value_info[:]
+
+
+def _scope(node: onnx.NodeProto) -> str:
+    """The path of the torch module that a node comes from: from metadata (torch.export), or from its name, `/block/block.0/Add` (TorchScript)."""
+    scopes = next((ast.literal_eval(entry.value) for entry in node.metadata_props if entry.key == SCOPES), None)
+    if scopes is not None:
+        return str(scopes[-2]) if len(scopes) > 1 else ""
+    parts = node.name.split("/")[1:-1] if node.name.startswith("/") else []
+    return ".".join(part for place, part in enumerate(parts) if not "".join(parts[place + 1 : place + 2]).startswith(f"{part}."))
 
 
 def _numbered(base: str) -> Iterator[str]:
@@ -135,7 +206,7 @@ def tensor_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
     """Inferred shape of each tensor whose rank is known: sizes, axis names, or "?" for an unnamed one."""
     import onnx
 
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    graph = onnx.shape_inference.infer_shapes(light(model), data_prop=True).graph
     shapes: dict[str, tuple[int | str, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.type.tensor_type.HasField("shape"):

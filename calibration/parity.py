@@ -30,10 +30,17 @@ def sqnr_db(reference: np.ndarray, other: np.ndarray) -> float | None:
 
 
 def points(shapes: Mapping[str, AxisRange]) -> list[dict[str, int]]:
-    """Three distinct points of the shape range: smallest, typical, largest; filled up from between when two coincide."""
+    """Three distinct points of the shape range: smallest, typical, largest; filled up from between when two coincide.
+
+    Where several axes have a range, also a point an axis with it at its smallest and the others at their largest: a graph may mix them up.
+    """
     chosen = {name: _three(axis) for name, axis in shapes.items()}
     count = max(len(sizes) for sizes in chosen.values())
-    return [{name: sizes[min(index, len(sizes) - 1)] for name, sizes in chosen.items()} for index in range(count)]
+    found = [{name: sizes[min(index, len(sizes) - 1)] for name, sizes in chosen.items()} for index in range(count)]
+    ranging = [name for name, sizes in chosen.items() if len(sizes) > 1]
+    if len(ranging) > 1:
+        found += [{name: sizes[0 if name == small else -1] for name, sizes in chosen.items()} for small in ranging]
+    return found
 
 
 def _three(axis: AxisRange) -> list[int]:

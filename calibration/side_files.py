@@ -40,6 +40,26 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from tensors(inner)
 
 
+def light(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for looking at shapes: tensors of a KiB and more keep name, type and shape, and lose their values. Not limited to 2 GiB as a copy is."""
+    import onnx
+
+    copy = type(model)(ir_version=model.ir_version, producer_name=model.producer_name, producer_version=model.producer_version)
+    copy.opset_import.extend(model.opset_import)
+    copy.functions.extend(model.functions)
+    copy.graph.name = model.graph.name
+    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(copy.graph, field).extend(getattr(model.graph, field))
+    for tensor in model.graph.initializer:
+        if stored_bytes(tensor) < SMALLEST_OUTSIDE:
+            copy.graph.initializer.append(tensor)
+            continue
+        kept = copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        kept.data_location = onnx.TensorProto.EXTERNAL
+        kept.external_data.append(onnx.StringStringEntryProto(key="location", value="left-out"))
+    return copy
+
+
 def locations(model: onnx.ModelProto) -> tuple[str, ...]:
     """Names of the side files that a model read without them refers to, in order."""
     import onnx

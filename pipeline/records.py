@@ -123,10 +123,22 @@ class Attribution(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportedModel(Record):
-    """The float ONNX model and how far it is from torch."""
+class File(Record):
+    """A file by size and content."""
 
-    SCHEMA: ClassVar[str] = "qwarm.exported/1"
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModel(Record):
+    """The float ONNX model and how far it is from torch, hop by hop.
+
+    `onnx_sha256` is of the model file, which holds the sha256 of its side file, if there is one; `files` lists both. `fallback` says why the
+    graph does not come from torch.export, null where it does.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.exported/2"
     onnx_sha256: str
     checkpoint_sha256: str
     factory: str
@@ -139,6 +151,8 @@ class ExportedModel(Record):
     macs: int
     """Multiply-accumulates of one row (named axes other than the batch at `opt`)."""
     operators: dict[str, int]
+    fallback: str | None = None
+    files: dict[str, File] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,14 +230,6 @@ class Census(Record):
 
     layers: tuple[CensusLayer, ...]
     int8_share: float
-
-
-@dataclasses.dataclass(frozen=True)
-class File(Record):
-    """A file by size and content."""
-
-    bytes: int
-    sha256: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -160,7 +160,7 @@ def test_two_dynamic_axes_two_outputs_and_padding_are_proven(exported: tuple[Pat
     assert [spec.shape for spec in record.outputs] == [("batch", 32), ("batch", "time", 32)]
     assert [spec.pad for spec in record.inputs] == [0.0, 0.0]
     hops = {point.hop for point in record.parity}
-    assert hops == {"torch -> onnxruntime-cpu", "smallest batch -> this batch, same rows", "time 4 -> padded to 8"}
+    assert hops == {"torch -> onnx", "onnx -> simplified", "smallest batch -> this batch, same rows", "time 4 -> padded to 8"}
     assert {point.output for point in record.parity if "padded" in point.hop} == {"pooled", "each"}
     assert ExportedModel.from_json(record.to_json()) == record
 
