@@ -153,6 +153,25 @@ def replace_batch_norms(model: onnx.ModelProto) -> None:
     model.graph.initializer.extend(kept)
 
 
+def untie(model: onnx.ModelProto) -> None:
+    """Replace each Transpose of a stored weight by the transposed weight, in place: quantizers look for weights that are stored.
+
+    A tied weight is then there twice in memory, once of them soon as INT8 codes. The new weight takes the name of the Transpose's output.
+    """
+    import onnx
+
+    graph = model.graph
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in stored]:
+        array = onnx.numpy_helper.to_array(stored[node.input[0]])
+        order = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"), None)
+        graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array.transpose(order)), node.output[0]))
+        graph.node.remove(node)
+    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
+        graph.initializer.remove(tensor)
+
+
 def rename(model: onnx.ModelProto) -> None:
     """Name each node after its torch module (`stage1.conv`, `stage1.Add`), and its output after the node.
 
