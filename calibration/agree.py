@@ -61,7 +61,7 @@ def agree(
     agrees = all(value is None or value >= bound_db for value in decibels.values())
     parted = None
     if not agrees:
-        few = _worst_rows(wanted, got, rows, min(max(LOOKED_AT, batch.min), batch.max))
+        few = worst_rows(wanted, got, rows, min(max(LOOKED_AT, batch.min), batch.max))
         parted = part(model, {name: name for name in cuts(model)}, few, first[1], second[1], bound_db=bound_db)
     return Agreement(sha256, first[0], second[0], len(next(iter(rows.values()))), decibels, bound_db, agrees, parted)
 
@@ -170,7 +170,7 @@ def _parting(model: onnx.ModelProto, tensor: str, value: float, before: float) -
     return Parting(node_key(node, index), node.op_type, tensor, value, None if before == EQUAL_DB else before)
 
 
-def _worst_rows(wanted: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], rows: Batch, count: int) -> dict[str, np.ndarray]:
+def worst_rows(wanted: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], rows: Batch, count: int) -> dict[str, np.ndarray]:
     """The rows whose outputs differ most, `count` of them."""
     total = len(next(iter(rows.values())))
     error = np.zeros(total)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.agree import BOUND_DB, part
+from calibration.agree import LOOKED_AT, SUSPECT_DB, part, worst_rows
 from calibration.exposing import Opener, cuts, float_tensors, run_rows
 from calibration.parity import figures
 from pipeline.errors import ModelError
@@ -33,7 +33,7 @@ class Station:
     rewrites: bool = False
 
 
-def attribute(stations: Sequence[Station], rows: Batch, batch: AxisRange, *, bound_db: float = BOUND_DB) -> Attribution:
+def attribute(stations: Sequence[Station], rows: Batch, batch: AxisRange) -> Attribution:
     """Run `rows` `{input: (n, ...)}` through every station, in batches within `batch`, and blame the hop that added most error power.
 
     In the blamed hop, if both its ends have a graph, the tensors that both have are compared (`agree.part` says how the node is chosen). Raises
@@ -57,8 +57,9 @@ def attribute(stations: Sequence[Station], rows: Batch, batch: AxisRange, *, bou
     if added[blamed] == 0:
         return Attribution(count, tuple(hops), whole, None, None)
     place = list(added).index(blamed)
-    few = {name: array[: max(1, batch.min)] for name, array in rows.items()}
-    return Attribution(count, tuple(hops), whole, blamed, _parting(stations[place], stations[place + 1], few, bound_db))
+    few = worst_rows(outputs[place], outputs[place + 1], rows, min(max(LOOKED_AT, batch.min), batch.max))
+    loss = min(hop.sqnr_db for hop in hops if hop.hop == blamed and hop.sqnr_db is not None)
+    return Attribution(count, tuple(hops), whole, blamed, _parting(stations[place], stations[place + 1], few, loss + SUSPECT_DB))
 
 
 def _parting(before: Station, after: Station, rows: Batch, bound_db: float) -> Parting | None:
