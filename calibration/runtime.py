@@ -21,6 +21,7 @@ def session(model: bytes | Path, *, optimize: bool = True, graph_order: bool = F
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.use_deterministic_compute = True
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a waiting thread that spins takes a core from numpy and others
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if graph_order:
