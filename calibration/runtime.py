@@ -35,6 +35,7 @@ def session(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised
     options.use_deterministic_compute = True
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a waiting thread that spins takes a core from numpy and others
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if graph_order:
