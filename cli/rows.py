@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ class Rows:
     left_out: Mapping[str, str]
     read: Callable[[], Iterator[One]]
 
-    def batches(self, size: int) -> Iterator[dict[str, np.ndarray]]:
-        """Batches `{input: (n, ...)}`, n <= size; memory holds one."""
+    def batches(self, size: int, without: Collection[str] = ()) -> Iterator[dict[str, np.ndarray]]:
+        """Batches `{input: (n, ...)}`, n <= size, of all rows but those `without`; memory holds one."""
         held: list[dict[str, np.ndarray]] = []
-        for _, inputs, _ in self._kept():
+        for row_id, inputs, _ in self._kept():
+            if row_id in without:
+                continue
             held.append(inputs)
             if len(held) == size:
                 yield _stack(held)
@@ -40,9 +42,9 @@ class Rows:
         if held:
             yield _stack(held)
 
-    def first(self, count: int) -> dict[str, np.ndarray]:
-        """The first rows, `count` of them at most, in one batch."""
-        return next(self.batches(count))
+    def first(self, count: int, without: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """The first rows but those `without`, `count` of them at most, in one batch."""
+        return next(self.batches(count, without))
 
     def labels(self) -> np.ndarray | None:
         """(N,) of whatever the label's column holds; None without one."""
@@ -65,9 +67,8 @@ def read_rows(
     """
     if path.suffix == ".npz":
         if preprocess or columns:
-            raise ConfigError(
-                "An .npz is not preprocessed", where=str(path), expected="arrays as the model takes them", got="--preprocess or --column"
-            )
+            expected, after = "arrays as the model takes them", "leave out these options, or give the data set itself"
+            raise ConfigError("An .npz is not preprocessed", where=str(path), expected=expected, got="--preprocess or --column", next=after)
         read = _from_arrays(path, specs, label)
     else:
         read = _from_dataset(path, specs, columns, preprocess, label, class_names)
@@ -86,7 +87,7 @@ def read_rows(
         digests.append(sha256_arrays(inputs))
     if not ids:
         got = f"{len(left_out)} rows, none of them finite" if left_out else "none"
-        raise DataError("There are no rows", where=str(path), expected="one or more", got=got)
+        raise DataError("There are no rows", where=str(path), expected="one or more", got=got, next="give rows as the model takes them")
     return Rows(tuple(ids), merkle_root(digests), left_out, read)
 
 
@@ -94,7 +95,8 @@ def _from_arrays(path: Path, specs: Sequence[TensorSpec], label: str | None) -> 
     arrays = read_arrays(path, what="The rows", next="check the path; save arrays with numpy.savez(path, input=array)")
     names = [spec.name for spec in specs]
     if label is not None and label not in arrays:
-        raise ConfigError("There is no such array of labels", where=f"--label {label}", expected=", ".join(arrays), got=label)
+        expected = f"one of {', '.join(arrays)}"
+        raise ConfigError("There is no such array of labels", where=f"--label {label}", expected=expected, got=label, next="correct --label")
     label = label or next((name for name in LABEL_NAMES if name in arrays and name not in names), None)
     given = [name for name in arrays if name != label]
     if set(given) != set(names):
@@ -105,7 +107,8 @@ def _from_arrays(path: Path, specs: Sequence[TensorSpec], label: str | None) -> 
     counts = {name: len(arrays[name]) if arrays[name].ndim else 0 for name in [*names, *([label] if label else [])]}
     if len(set(counts.values())) != 1:
         got = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise DataError("The arrays have different numbers of rows", where=str(path), expected="one number", got=got)
+        after = "save one row a label and input: the first axis of every array"
+        raise DataError("The arrays have different numbers of rows", where=str(path), expected="one number", got=got, next=after)
     _check_swapped(path, arrays, specs)
 
     def read() -> Iterator[One]:
@@ -131,7 +134,8 @@ def _from_dataset(
                 inputs = dict(prepare(row.raw)) if prepare else dict(row.raw)
             except Exception as error:  # the user's own code
                 got = f"{type(error).__name__}: {error}"
-                raise DataError("Preprocessing failed on a row", where=f"row {row.id}", expected="the model's inputs", got=got) from error
+                where, after = f"row {row.id}", "correct --preprocess, or the row in the source"
+                raise DataError("Preprocessing failed on a row", where=where, expected="the model's inputs", got=got, next=after) from error
             yield row.id, inputs, row.label
 
     return read
@@ -139,8 +143,9 @@ def _from_dataset(
 
 def _check(row_id: str, inputs: Mapping[str, Any], specs: Sequence[TensorSpec]) -> None:
     if set(inputs) != {spec.name for spec in specs}:
-        expected = ", ".join(spec.name for spec in specs)
-        raise DataError("A row has other inputs than the model", where=f"row {row_id}", expected=expected, got=", ".join(map(str, inputs)))
+        expected, got = ", ".join(spec.name for spec in specs), ", ".join(map(str, inputs))
+        after = "map columns to the inputs with --column INPUT=COLUMN, or return the inputs from --preprocess"
+        raise DataError("A row has other inputs than the model", where=f"row {row_id}", expected=expected, got=got, next=after)
     sizes: dict[str, int] = {}
     for spec in specs:
         array, where = inputs[spec.name], f"row {row_id}, input {spec.name}"
@@ -150,10 +155,13 @@ def _check(row_id: str, inputs: Mapping[str, Any], specs: Sequence[TensorSpec]) 
             raise DataError("An input has another dtype than the model's", where=where, expected=spec.dtype, got=dtype, next=after)
         shape = spec.shape[1:]
         if array.ndim != len(shape) or any(isinstance(axis, int) and axis != size for axis, size in zip(shape, array.shape, strict=True)):
-            raise DataError("An input has another shape than the model's", where=where, expected=str(list(shape)), got=str(list(array.shape)))
+            expected, got = str(list(shape)), str(list(array.shape))
+            after = "crop, pad or transpose the rows, or export the model with that axis dynamic"
+            raise DataError("An input has another shape than the model's", where=where, expected=expected, got=got, next=after)
         for axis, size in zip(shape, array.shape, strict=True):
             if isinstance(axis, str) and sizes.setdefault(axis, size) != size:
-                raise DataError("Two inputs disagree on an axis", where=f"{where}, axis {axis}", expected=str(sizes[axis]), got=str(size))
+                where, after = f"{where}, axis {axis}", "give all inputs of a row one size along it"
+                raise DataError("Two inputs disagree on an axis", where=where, expected=str(sizes[axis]), got=str(size), next=after)
 
 
 def _check_swapped(path: Path, arrays: Mapping[str, np.ndarray], specs: Sequence[TensorSpec]) -> None:
@@ -165,7 +173,8 @@ def _check_swapped(path: Path, arrays: Mapping[str, np.ndarray], specs: Sequence
             if _fits(arrays[spec.name], other) and _fits(arrays[other.name], spec):
                 expected = f"{spec.name} {spec.dtype} {list(spec.shape)}, {other.name} {other.dtype} {list(other.shape)}"
                 got = f"{spec.name} {arrays[spec.name].dtype} {list(arrays[spec.name].shape)}"
-                raise DataError("Two inputs are swapped", where=f"{path}, arrays {spec.name} and {other.name}", expected=expected, got=got)
+                where = f"{path}, arrays {spec.name} and {other.name}"
+                raise DataError("Two inputs are swapped", where=where, expected=expected, got=got, next="swap the names of the two arrays")
 
 
 def _fits(array: np.ndarray, spec: TensorSpec) -> bool:

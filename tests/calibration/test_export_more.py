@@ -14,6 +14,7 @@ import torch
 
 from calibration.checkpoint import load_module
 from calibration.export import export
+from calibration.graph import untie
 from calibration.onnx_model import read_model
 from calibration.runtime import run_session, session
 from engines.once import opened_once
@@ -206,6 +207,19 @@ def test_tied_weights_stay_tied_and_the_file_does_not_grow(root: Path, tied: tup
     graph = onnx.load(folder / "model.onnx").graph
     assert [list(tensor.dims) for tensor in graph.initializer].count([200, 32]) == 1
     assert [200, 32] not in [list(tensor.dims)[::-1] for tensor in graph.initializer]
+
+
+def test_a_tied_weight_can_be_untied_for_quantizers(tied: tuple[Path, ExportedModel]) -> None:
+    """They look for weights that are stored, not computed by a Transpose."""
+    model = onnx.load(tied[0] / "model.onnx")
+    wanted = run_session(session(model), TOKENS)
+    assert "Transpose" in {node.op_type for node in model.graph.node}
+    untie(model)
+    assert "Transpose" not in {node.op_type for node in model.graph.node}
+    product = next(node for node in model.graph.node if node.op_type == "MatMul" and "scores" in node.output)
+    assert product.input[1] in {tensor.name for tensor in model.graph.initializer}
+    for name, array in run_session(session(model), TOKENS).items():
+        np.testing.assert_allclose(array, wanted[name], rtol=1e-5, atol=1e-6)
 
 
 def test_a_checkpoint_may_hold_a_tied_weight_once_or_twice_but_not_two(root: Path, tmp_path: Path) -> None:
