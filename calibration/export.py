@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.checkpoint import load_module
-from calibration.export_parity import Exported, parity
+from calibration.export_parity import Exported, at_points, parity
 from calibration.graph import nodes_that_fix, tidy
 from calibration.parity import not_followed
 from calibration.runtime import session
@@ -54,7 +54,8 @@ def export(
     exported.run_torch()
     progress(1, steps, "torch.onnx.export")
     graph, exporter, fallback = trace(module, specs, shapes, model.outputs, rows)
-    raw = session(graph, optimize=False, limit=limit)
+    suspects = nodes_that_fix(graph, model.batch_axis)
+    raw = at_points(exported, session(graph, optimize=False, limit=limit), "the exported graph in ONNX Runtime", suspects)
     tidy(graph)
     outputs = _output_specs(graph, shapes, model.batch_axis)
     progress(2, steps, "parity")

@@ -43,17 +43,24 @@ class Exported:
         return run_module(self.module, self.specs, self.outputs, batch)
 
 
-def parity(exported: Exported, raw: Any, tidied: Any, outputs: tuple[TensorSpec, ...], suspects: list[str]) -> tuple[Parity, ...]:
+def at_points(exported: Exported, runtime: Any, what: str, suspects: list[str]) -> list[dict[str, np.ndarray]]:
+    """Outputs of a session on what the torch module was run on; raises ModelError naming `suspects` when the batch axis is not followed."""
+    axis = exported.batch_axis
+    return [run_checked(lambda inputs: run_session(runtime, inputs), batch, axis, sizes, what, suspects) for sizes, batch, _ in exported.expected]
+
+
+def parity(
+    exported: Exported, raw: list[dict[str, np.ndarray]], tidied: Any, outputs: tuple[TensorSpec, ...], suspects: list[str]
+) -> tuple[Parity, ...]:
     """Every output at every point: torch against the exporter's graph, that against the tidied one; and a row alone, and padded, against itself.
 
-    `raw` and `tidied` are sessions; `suspects` are nodes to name when the batch axis is not followed. Raises ModelError beyond the bound.
+    `raw` is what `at_points` gave for the exporter's graph, `tidied` a session on the other. Raises ModelError beyond the bound.
     """
     axis, specs, shapes = exported.batch_axis, exported.specs, exported.shapes
     measured: list[Parity] = []
-    for sizes, batch, expected in exported.expected:
-        first = run_checked(lambda inputs: run_session(raw, inputs), batch, axis, sizes, "the exported graph in ONNX Runtime", suspects)
+    simplified = at_points(exported, tidied, "the simplified graph in ONNX Runtime", suspects)
+    for (sizes, batch, expected), first, got in zip(exported.expected, raw, simplified, strict=True):
         measured += compare(TO_ONNX, sizes, expected, first)
-        got = run_checked(lambda inputs: run_session(tidied, inputs), batch, axis, sizes, "the simplified graph in ONNX Runtime", suspects)
         measured += compare(TO_SIMPLIFIED, sizes, first, got)
         # Serving pads a batch to a warmed size: that is right only if a row's answer does not depend on its neighbours.
         if (count := shapes[axis].min) < sizes[axis]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -82,15 +83,20 @@ def refuse_training(model: onnx.ModelProto) -> None:
 
 
 def tie(model: onnx.ModelProto) -> None:
-    """Store weights that are equal, or each other transposed, once: exporters copy a tied weight where they fold its transpose."""
+    """Store weights that are equal, or each other transposed, once: exporters copy a tied weight where they fold its transpose.
+
+    Vectors stay apart: equal biases are no tied ones, and each gets its own scale when it is quantized.
+    """
     import onnx
 
     graph = model.graph
+    large = [tensor for tensor in graph.initializer if stored_bytes(tensor) >= SMALLEST_TIED and len(tensor.dims) > 1]
+    alike = Counter((tensor.data_type, *sorted(tensor.dims)) for tensor in large)
     kept: dict[tuple[object, ...], str] = {}
     same: dict[str, str] = {}
     transposed: list[onnx.NodeProto] = []
-    for tensor in list(graph.initializer):
-        if stored_bytes(tensor) < SMALLEST_TIED:
+    for tensor in large:
+        if alike[tensor.data_type, *sorted(tensor.dims)] == 1:
             continue
         array = onnx.numpy_helper.to_array(tensor)
         key = (tensor.data_type, *array.shape, sha256_bytes(array.tobytes()))
