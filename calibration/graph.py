@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.side_files import light, stored_bytes
+from pipeline.digests import sha256_bytes
 from pipeline.errors import ModelError
+from pipeline.macs import node_key
 
 if TYPE_CHECKING:
     import onnx
@@ -38,11 +42,77 @@ PASSES_ON = frozenset(
 """Operators between an attention mask and the Softmax that turns its minus infinity (or -3.4e38) into zero."""
 
 
+SMALLEST_TIED = 1024
+"""Bytes from which equal weights are stored once."""
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+
+
 def tidy(model: onnx.ModelProto) -> None:
-    """Fold what is left of BatchNormalization, name nodes and tensors after torch modules, drop metadata with local paths."""
+    """Fold what is left of BatchNormalization, store equal weights once, name nodes and tensors after torch modules, drop metadata with local paths.
+
+    Raises ModelError for an operator that trains or draws random numbers, by name.
+    """
     replace_batch_norms(model)
+    tie(model)
     rename(model)
+    refuse_training(model)
     strip(model)
+
+
+def refuse_training(model: onnx.ModelProto) -> None:
+    """Raise ModelError naming the nodes that drop values, update statistics or draw random numbers: their output is another one each time."""
+    import onnx
+
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    found = []
+    for index, node in enumerate(model.graph.node):
+        dropping = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] != ""
+        if dropping and node.input[2] in constants:
+            dropping = bool(onnx.numpy_helper.to_array(constants[node.input[2]]))
+        training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+        if dropping or training or node.op_type in RANDOM:
+            found.append(f"{node_key(node, index)} ({node.op_type})")
+    if found:
+        raise ModelError(
+            "The model holds operators in training mode",
+            where=f"node {', '.join(found[:5])}" + (f" and {len(found) - 5} more" if len(found) > 5 else ""),
+            expected="operators that give one answer to one input",
+            got=f"{len(found)} that drop values or draw random numbers",
+            next="use nn.Dropout, which eval() switches off, instead of a function with training=True; take random numbers out of forward",
+        )
+
+
+def tie(model: onnx.ModelProto) -> None:
+    """Store weights that are equal, or each other transposed, once: exporters copy a tied weight where they fold its transpose.
+
+    Vectors stay apart: equal biases are no tied ones, and each gets its own scale when it is quantized.
+    """
+    import onnx
+
+    graph = model.graph
+    large = [tensor for tensor in graph.initializer if stored_bytes(tensor) >= SMALLEST_TIED and len(tensor.dims) > 1]
+    alike = Counter((tensor.data_type, *sorted(tensor.dims)) for tensor in large)
+    kept: dict[tuple[object, ...], str] = {}
+    same: dict[str, str] = {}
+    transposed: list[onnx.NodeProto] = []
+    for tensor in large:
+        if alike[tensor.data_type, *sorted(tensor.dims)] == 1:
+            continue
+        array = onnx.numpy_helper.to_array(tensor)
+        key = (tensor.data_type, *array.shape, sha256_bytes(array.tobytes()))
+        turned = (tensor.data_type, *array.shape[::-1], sha256_bytes(np.ascontiguousarray(array.T).tobytes())) if array.ndim == 2 else key
+        if key in kept:
+            same[tensor.name] = kept[key]
+        elif turned in kept:
+            transposed.append(onnx.helper.make_node("Transpose", [kept[turned]], [tensor.name], name=f"{tensor.name}.transposed", perm=[1, 0]))
+        else:
+            kept[key] = tensor.name
+            continue
+        graph.initializer.remove(tensor)
+    for node in graph.node:
+        node.input[:] = [same.get(name, name) for name in node.input]
+    for place, node in enumerate(transposed):
+        graph.node.insert(place, node)
 
 
 def replace_batch_norms(model: onnx.ModelProto) -> None:
@@ -89,6 +159,25 @@ def replace_batch_norms(model: onnx.ModelProto) -> None:
     model.graph.initializer.extend(kept)
 
 
+def untie(model: onnx.ModelProto) -> None:
+    """Replace each Transpose of a stored weight by the transposed weight, in place: quantizers look for weights that are stored.
+
+    A tied weight is then there twice in memory, once of them soon as INT8 codes. The new weight takes the name of the Transpose's output.
+    """
+    import onnx
+
+    graph = model.graph
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in stored]:
+        array = onnx.numpy_helper.to_array(stored[node.input[0]])
+        order = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"), None)
+        graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array.transpose(order)), node.output[0]))
+        graph.node.remove(node)
+    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
+        graph.initializer.remove(tensor)
+
+
 def rename(model: onnx.ModelProto) -> None:
     """Name each node after its torch module (`stage1.conv`, `stage1.Add`), and its output after the node.
 
@@ -100,8 +189,7 @@ def rename(model: onnx.ModelProto) -> None:
     taken = set(fixed)
     renamed: dict[str, str] = {}
     for node in graph.node:
-        scopes = next((ast.literal_eval(entry.value) for entry in node.metadata_props if entry.key == SCOPES), [""])
-        scope = scopes[-2] if len(scopes) > 1 else ""
+        scope = _scope(node)
         module = next((name.removesuffix(".weight") for name in node.input if name in weights and name.endswith(".weight")), "")
         base = (module or f"{scope}.{node.op_type}").strip(".").replace("_scale", ".scale")
         node.name = next(name for name in _numbered(base) if name not in taken)
@@ -113,6 +201,15 @@ def rename(model: onnx.ModelProto) -> None:
         node.input[:] = [renamed.get(name, name) for name in node.input]
         node.output[:] = [renamed.get(name, name) for name in node.output]
     del graph.value_info[:]
+
+
+def _scope(node: onnx.NodeProto) -> str:
+    """The path of the torch module that a node comes from: from metadata (torch.export), or from its name, `/block/block.0/Add` (TorchScript)."""
+    scopes = next((ast.literal_eval(entry.value) for entry in node.metadata_props if entry.key == SCOPES), None)
+    if scopes is not None:
+        return str(scopes[-2]) if len(scopes) > 1 else ""
+    parts = node.name.split("/")[1:-1] if node.name.startswith("/") else []
+    return ".".join(part for place, part in enumerate(parts) if not "".join(parts[place + 1 : place + 2]).startswith(f"{part}."))
 
 
 def _numbered(base: str) -> Iterator[str]:
@@ -134,7 +231,7 @@ def tensor_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
     """Inferred shape of each tensor whose rank is known: sizes, axis names, or "?" for an unnamed one."""
     import onnx
 
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    graph = onnx.shape_inference.infer_shapes(light(model), data_prop=True).graph
     shapes: dict[str, tuple[int | str, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.type.tensor_type.HasField("shape"):
@@ -148,11 +245,11 @@ def nodes_that_fix(model: onnx.ModelProto, axis: str) -> list[str]:
     shapes = tensor_shapes(model)
     weights = {tensor.name for tensor in model.graph.initializer}
     suspects = []
-    for node in model.graph.node:
+    for index, node in enumerate(model.graph.node):
         takes = any(shapes.get(name, ("?",))[:1] == (axis,) for name in node.input if name not in weights)
         gives = any(isinstance(shapes.get(name, ("?",))[0], int) for name in node.output if shapes.get(name))
         if takes and gives and node.op_type not in {"Shape", "Size"}:
-            suspects.append(f"{node.name} ({node.op_type})")
+            suspects.append(f"{node_key(node, index)} ({node.op_type})")
     return suspects
 
 

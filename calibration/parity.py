@@ -30,10 +30,17 @@ def sqnr_db(reference: np.ndarray, other: np.ndarray) -> float | None:
 
 
 def points(shapes: Mapping[str, AxisRange]) -> list[dict[str, int]]:
-    """Three distinct points of the shape range: smallest, typical, largest; filled up from between when two coincide."""
+    """Three distinct points of the shape range: smallest, typical, largest; filled up from between when two coincide.
+
+    Where several axes have a range, also a point an axis with it at its smallest and the others at their largest: a graph may mix them up.
+    """
     chosen = {name: _three(axis) for name, axis in shapes.items()}
     count = max(len(sizes) for sizes in chosen.values())
-    return [{name: sizes[min(index, len(sizes) - 1)] for name, sizes in chosen.items()} for index in range(count)]
+    found = [{name: sizes[min(index, len(sizes) - 1)] for name, sizes in chosen.items()} for index in range(count)]
+    ranging = [name for name, sizes in chosen.items() if len(sizes) > 1]
+    if len(ranging) > 1:
+        found += [{name: sizes[0 if name == small else -1] for name, sizes in chosen.items()} for small in ranging]
+    return found
 
 
 def _three(axis: AxisRange) -> list[int]:
@@ -58,21 +65,27 @@ def compare(hop: str, sizes: Mapping[str, int], reference: Mapping[str, np.ndarr
         for side, array in (("reference", expected), ("other", got)):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ModelError("A model output is not finite", where=f"{where}, {side}", expected="finite numbers", got="NaN or infinity")
-        wide, narrow = expected.astype(np.float64), got.astype(np.float64)
-        absolute = float(np.max(np.abs(wide - narrow), initial=0.0))
-        largest = float(np.max(np.abs(wide), initial=0.0))
-        relative = absolute / largest if largest > 0 else (0.0 if absolute == 0 else 1.0)
-        decibel = sqnr_db(wide, narrow)
-        if relative > MAX_RELATIVE or (decibel is not None and decibel < MIN_SQNR_DB):
+        figure = figures(hop, sizes, name, expected, got)
+        if figure.max_relative > MAX_RELATIVE or (figure.sqnr_db is not None and figure.sqnr_db < MIN_SQNR_DB):
+            said = "equal" if figure.sqnr_db is None else f"{figure.sqnr_db:.1f} dB"
             raise ModelError(
                 "The exported model is too far from its reference",
                 where=where,
                 expected=f"relative difference at most {MAX_RELATIVE:g} and at least {MIN_SQNR_DB:g} dB",
-                got=f"relative difference {relative:.3g} (absolute {absolute:.3g}), {'equal' if decibel is None else f'{decibel:.1f} dB'}",
+                got=f"relative difference {figure.max_relative:.3g} (absolute {figure.max_absolute:.3g}), {said}",
                 next="look for data-dependent branches, random layers or batch statistics in the torch module",
             )
-        measured.append(Parity(hop=hop, sizes=dict(sizes), output=name, max_absolute=absolute, max_relative=relative, sqnr_db=decibel))
+        measured.append(figure)
     return tuple(measured)
+
+
+def figures(hop: str, sizes: Mapping[str, int], output: str, reference: np.ndarray, other: np.ndarray) -> Parity:
+    """Largest absolute difference, the same over the reference's largest magnitude, and SQNR of two finite arrays of one shape."""
+    wide, narrow = reference.astype(np.float64), other.astype(np.float64)
+    absolute = float(np.max(np.abs(wide - narrow), initial=0.0))
+    largest = float(np.max(np.abs(wide), initial=0.0))
+    relative = absolute / largest if largest > 0 else (0.0 if absolute == 0 else 1.0)
+    return Parity(hop, dict(sizes), output, absolute, relative, sqnr_db(wide, narrow))
 
 
 def run_checked(
@@ -96,5 +109,5 @@ def not_followed(axis: str, where: str, got: str, suspects: Sequence[str] = ()) 
         where=where + (f", suspected node {', '.join(suspects[:3])}" if suspects else ""),
         expected=f"every output to have {axis} as its first axis, at any size of model.shapes.{axis}",
         got=got,
-        next=f"remove the fixed size from the module (often a reshape), or declare model.shapes.{axis} with min = opt = max",
+        next=f"remove the fixed size from the model (often a reshape), or export it with one size (model.shapes.{axis} with min = opt = max)",
     )

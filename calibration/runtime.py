@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibration.side_files import MAX_INSIDE, save_model, stored_bytes, tensors
 from pipeline.tensors import Batch
 
+if TYPE_CHECKING:
+    import onnx
 
-def session(model: bytes | Path, *, optimize: bool = True, graph_order: bool = False) -> Any:
-    """A CPU session on ONNX bytes or a file.
+
+def session(
+    model: bytes | Path | onnx.ModelProto,
+    *,
+    optimize: bool = True,
+    graph_order: bool = False,
+    disabled: Sequence[str] = (),
+    limit: int = MAX_INSIDE,
+) -> Any:
+    """A CPU session on ONNX bytes, a file (with its side files), or a model with its weights inside, however large.
 
     `optimize=False` runs the graph as written (no rewriting of Q/DQ, no fusion). `graph_order` runs nodes as early as they can
-    run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive.
+    run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive. `disabled` names single
+    optimizations. Weights beyond `limit` bytes pass through a temporary side file.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised
     options.use_deterministic_compute = True
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a waiting thread that spins takes a core from numpy and others
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if graph_order:
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-    content = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    def opened(content: bytes | str) -> Any:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled))
+
+    if isinstance(model, bytes):
+        return opened(model)
+    if isinstance(model, Path):
+        return opened(str(model))
+    if sum(map(stored_bytes, tensors(model.graph))) <= limit:
+        return opened(model.SerializeToString())
+    with tempfile.TemporaryDirectory(prefix="qwarm-session-") as folder:
+        save_model(model, Path(folder) / "model.onnx", limit)
+        return opened(str(Path(folder) / "model.onnx"))
 
 
 def run_session(runtime: Any, batch: Batch) -> dict[str, np.ndarray]:

@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
+from cli import compare as compare_command
 from cli import doctor as doctor_command
 from cli import firewall as firewall_command
 from cli import gate as gate_command
 from cli import init as init_command
+from cli import lint as lint_command
+from cli import quantize as quantize_command
 from cli import stage as stage_command
 from cli.main import HOST_COMMANDS, run_host
 
@@ -49,6 +52,9 @@ def stage(
 
 app.command(name="firewall")(firewall_command.firewall)
 app.command(name="gate")(gate_command.gate)
+app.command(name="lint")(lint_command.lint)
+app.command(name="compare")(compare_command.compare)
+app.command(name="quantize")(quantize_command.quantize)
 
 
 def _mount(name: str, text: str) -> None:

@@ -112,10 +112,13 @@ class ModelConfig(Section):
 
 
 class QuantizeConfig(Section):
-    """`min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch."""
+    """`method`: how a range follows from the values seen (calibration/range_methods.py); `max` is all of them.
+
+    `min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch.
+    """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
-    method: Literal["max"] = "max"
+    method: Literal["max", "percentile", "entropy", "mse"] = "max"
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
 

@@ -42,10 +42,67 @@ class Parity(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportedModel(Record):
-    """The float ONNX model and how far it is from torch."""
+class Parting(Record):
+    """The first node at which two runs of a network part: `sqnr_db` of its tensor, `before_db` of the worst that it reads (null: equal)."""
 
-    SCHEMA: ClassVar[str] = "qwarm.exported/1"
+    node: str
+    operator: str
+    tensor: str
+    sqnr_db: float
+    before_db: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement(Record):
+    """One Q/DQ model in two runtimes on the same rows: SQNR of the first against the second by output, null where they are equal.
+
+    Below `bound_db` they do not agree, and `parted_at` says where they part, as far as that can be seen from outside.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.agreement/1"
+    onnx_sha256: str
+    first: str
+    second: str
+    rows: int
+    sqnr_db_by_output: dict[str, float | None]
+    bound_db: float
+    agrees: bool
+    parted_at: Parting | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribution(Record):
+    """A network on its way from torch to an engine, run at every station on the same rows.
+
+    `hops`: each station against the one before it. `whole`: the last against the first. `blamed`: the hop that added most error power, null when none
+    added any; `parted_at`: the node in it where the two graphs part, where both can be looked into.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.attribution/1"
+    rows: int
+    hops: tuple[Parity, ...]
+    whole: tuple[Parity, ...]
+    blamed: str | None
+    parted_at: Parting | None
+
+
+@dataclasses.dataclass(frozen=True)
+class File(Record):
+    """A file by size and content."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModel(Record):
+    """The float ONNX model and how far it is from torch, hop by hop.
+
+    `onnx_sha256` is of the model file, which holds the sha256 of its side file, if there is one; `files` lists both. `fallback` says why the
+    graph does not come from torch.export, null where it does.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.exported/2"
     onnx_sha256: str
     checkpoint_sha256: str
     factory: str
@@ -58,34 +115,64 @@ class ExportedModel(Record):
     macs: int
     """Multiply-accumulates of one row (named axes other than the batch at `opt`)."""
     operators: dict[str, int]
+    fallback: str | None = None
+    files: dict[str, File] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorRange(Record):
-    """Smallest and largest value a tensor took over the calibration rows, and how far its two halves agree.
+    """The range that a method chose for a tensor over the calibration rows, and how far it follows from either half of them.
 
-    `halves_ratio` is the smaller half's absolute maximum over the larger's: 1 is fully converged.
+    `low` and `high` suit a grid with a zero point, `symmetric` one without: the magnitude on either side, null for the larger of both.
+    `halves_ratio` is the smaller half's magnitude over the larger's, by the same method: 1 is fully converged.
+    `seen_low` and `seen_high` are the smallest and the largest value, null where they are `low` and `high`.
     """
 
     low: float
     high: float
     halves_ratio: float
+    symmetric: float | None = None
+    seen_low: float | None = None
+    seen_high: float | None = None
+
+    @property
+    def magnitude(self) -> float:
+        """The end of a symmetric grid."""
+        return max(abs(self.low), abs(self.high)) if self.symmetric is None else self.symmetric
+
+    @property
+    def seen_magnitude(self) -> float:
+        """The largest magnitude of any value: what a narrower float type must hold."""
+        return max(abs(self.low if self.seen_low is None else self.seen_low), abs(self.high if self.seen_high is None else self.seen_high))
+
+
+@dataclasses.dataclass(frozen=True)
+class OutlierRows(Record):
+    """`count` rows, the first few by id, whose values in one tensor reach `magnitude`, where those of every other row end at `others`."""
+
+    tensor: str
+    rows: tuple[str, ...]
+    count: int
+    magnitude: float
+    others: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranges(Record):
-    """Activation ranges, bound by digest to the model, the rows and the method that gave them."""
+    """Activation ranges, bound by digest to the model, the rows and the preprocessing, and to method, batch size and tools."""
 
-    SCHEMA: ClassVar[str] = "qwarm.ranges/1"
+    SCHEMA: ClassVar[str] = "qwarm.ranges/2"
     onnx_sha256: str
     calibration_root: str
     preprocess_sha256: str
     method: str
+    parameters: dict[str, float]
     calibration_rows: int
     batch_rows: int
     tools: dict[str, str]
     tensors: dict[str, TensorRange]
     dead: tuple[str, ...]
+    outliers: tuple[OutlierRows, ...]
     warnings: tuple[str, ...]
 
 
@@ -135,14 +222,6 @@ class Census(Record):
 
     layers: tuple[CensusLayer, ...]
     int8_share: float
-
-
-@dataclasses.dataclass(frozen=True)
-class File(Record):
-    """A file by size and content."""
-
-    bytes: int
-    sha256: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,8 +417,8 @@ class ReleaseManifest(Record):
 
 
 __all__ = [
-    "ROLES", "Anomaly", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport", "DriftReport", "Engine", "Evidence",
-    "ExportedModel", "File", "Finding", "FloatNode", "Interval", "LeakCost", "NotMeasured", "Parity", "Platform", "QuantizedModel",
-    "Ranges", "ReleaseManifest", "ReleasedTarget", "Role", "Roles", "RowSource", "Shift", "TensorRange", "TensorSpec", "Trial",
-    "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "ROLES", "Agreement", "Anomaly", "Attribution", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport",
+    "DriftReport", "Engine", "Evidence", "ExportedModel", "File", "Finding", "FloatNode", "Interval", "LeakCost", "NotMeasured",
+    "OutlierRows", "Parity", "Parting", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget", "Role", "Roles",
+    "RowSource", "Shift", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
 ]  # fmt: skip

@@ -62,6 +62,7 @@ def _calibrate(config: Config, exported: ExportedModel, scheme: str, role: str, 
             preprocess_sha256=manifest.preprocess_sha256,
             min_rows=1,
             batch_rows=config.quantize.batch_rows,
+            method=config.quantize.method,
             progress=report,
         )
     search, _ = role_arrays(config, "search")

@@ -18,4 +18,6 @@ def run() -> str:
         exported = export(config.model, Path(), paths.EXPORT, rows, progress=report)
     worst = max(point.max_absolute for point in exported.parity)
     sizes = sorted({tuple(point.sizes.values()) for point in exported.parity})
+    if exported.fallback:
+        print(f"warning: TorchScript exported the model, because torch.export could not: {exported.fallback}")
     return f"{exported.macs / 1e6:.1f} million multiply-accumulates a row, opset {exported.opset}; parity within {worst:.2g} at sizes {sizes}"

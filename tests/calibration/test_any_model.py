@@ -12,10 +12,10 @@ from tiny_sources import drawn_roles
 
 from calibration.export import export
 from calibration.graph import before_softmax, mask_nodes
+from calibration.input_watch import InputWatch
 from calibration.observe import Observer
 from calibration.prepared import prepare_row
 from calibration.prove import prove_disjoint
-from calibration.ranges import _InputWatch
 from calibration.roles import ALL
 from calibration.rows import batches
 from calibration.sources import open_parquet
@@ -89,12 +89,12 @@ def test_a_row_that_is_too_long_empty_or_torn_is_named(ids: int, mask: int, mess
 
 
 def test_a_mask_may_be_constant_and_an_input_may_not() -> None:
-    watch = _InputWatch()
+    watch = InputWatch()
     ids = np.arange(8).reshape(4, 2)
     watch.add({"ids": ids, "mask": np.ones((4, 2), np.int64), "image": np.random.default_rng(0).random((4, 2), np.float32)})
     watch.refuse_constant(4)
     assert watch.warnings(4) == []
-    watch = _InputWatch()
+    watch = InputWatch()
     watch.add({"ids": np.ones((4, 2), np.int64), "mask": np.ones((4, 2), np.int64)})
     with pytest.raises(RangeError, match="degenerate"):
         watch.refuse_constant(4)
@@ -162,7 +162,7 @@ def test_two_dynamic_axes_two_outputs_and_padding_are_proven(exported: tuple[Pat
     assert [spec.shape for spec in record.outputs] == [("batch", 32), ("batch", "time", 32)]
     assert [spec.pad for spec in record.inputs] == [0.0, 0.0]
     hops = {point.hop for point in record.parity}
-    assert hops == {"torch -> onnxruntime-cpu", "smallest batch -> this batch, same rows", "time 4 -> padded to 8"}
+    assert hops == {"torch -> onnx", "onnx -> simplified", "smallest batch -> this batch, same rows", "time 4 -> padded to 8"}
     assert {point.output for point in record.parity if "padded" in point.hop} == {"pooled", "each"}
     assert ExportedModel.from_json(record.to_json()) == record
 

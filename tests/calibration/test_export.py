@@ -42,7 +42,7 @@ def test_the_record_says_what_is_on_disk(exported: tuple[Path, ExportedModel]) -
 
 def test_parity_at_three_sizes_and_a_row_alone(exported: tuple[Path, ExportedModel]) -> None:
     sizes = Counter(entry.hop for entry in exported[1].parity)
-    assert sizes == {"torch -> onnxruntime-cpu": 3, "smallest batch -> this batch, same rows": 2}
+    assert sizes == {"torch -> onnx": 3, "onnx -> simplified": 3, "smallest batch -> this batch, same rows": 2}
     assert {entry.sizes["batch"] for entry in exported[1].parity} == {1, 4, 8}
     assert all(entry.max_relative < 1e-5 for entry in exported[1].parity)
 
@@ -83,7 +83,7 @@ def test_a_row_that_depends_on_its_neighbours_is_refused(tiny_root: Path, tiny_m
 def test_a_batch_of_one_size(tiny_root: Path, tiny_model: Make, batch: Batch, tmp_path: Path) -> None:
     record = export(tiny_model(batch={"min": 2, "opt": 2, "max": 2}), tiny_root, tmp_path / "model", batch)
     assert record.outputs[0].shape == ("batch", 3)
-    assert [entry.sizes for entry in record.parity] == [{"batch": 2}]
+    assert [entry.sizes for entry in record.parity] == [{"batch": 2}] * 2
 
 
 @pytest.mark.parametrize(("factory", "got"), [("build_raising", "no such width"), ("build_number", "int")])
@@ -137,6 +137,8 @@ def test_points_are_three_and_distinct_where_the_range_allows() -> None:
     assert [p["n"] for p in points({"n": AxisRange(1, 8, 16)})] == [1, 8, 16]
     assert [p["n"] for p in points({"n": AxisRange(1, 1, 16)})] == [1, 2, 16]
     assert [p["n"] for p in points({"n": AxisRange(4, 5, 5)})] == [4, 5]
+    corners = points({"n": AxisRange(1, 2, 4), "m": AxisRange(3, 5, 9)})
+    assert corners == [{"n": 1, "m": 3}, {"n": 2, "m": 5}, {"n": 4, "m": 9}, {"n": 1, "m": 9}, {"n": 4, "m": 3}]
     assert points({"n": AxisRange(2, 2, 2), "m": AxisRange(1, 2, 3)}) == [{"n": 2, "m": 1}, {"n": 2, "m": 2}, {"n": 2, "m": 3}]
 
 

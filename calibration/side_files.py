@@ -1,0 +1,181 @@
+"""Weights that an ONNX file keeps in files beside it: found, hashed, and bound to the file itself.
+
+ONNX stores a tensor's `location`, `offset` and `length` (onnx/onnx.proto, `external_data`) and nothing that proves the content, so a file of the same
+size can be swapped unnoticed. `save_model` writes the sha256 of each side file into the model's metadata: the sha256 of the model file then
+stands for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from pipeline.digests import sha256_bytes, sha256_file
+from pipeline.errors import Refused
+from pipeline.records import File
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_INSIDE = 2**31 - 2**26
+"""Bytes of weights that one file may hold: protobuf refuses a message of 2 GiB, and 64 MiB are left for the graph."""
+DIGEST = "qwarm.sha256/"
+"""Prefix of the metadata key that holds a side file's sha256; the file's name follows."""
+SMALLEST_OUTSIDE = 1024
+"""Bytes from which a tensor goes to the side file: what shape inference reads stays inside."""
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that a graph stores: initializers and attributes, also in the bodies of If, Loop and Scan."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from tensors(inner)
+
+
+def light(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for looking at shapes: tensors of a KiB and more keep name, type and shape, and lose their values. Not limited to 2 GiB as a copy is."""
+    import onnx
+
+    copy = type(model)(ir_version=model.ir_version, producer_name=model.producer_name, producer_version=model.producer_version)
+    copy.opset_import.extend(model.opset_import)
+    copy.functions.extend(model.functions)
+    copy.graph.name = model.graph.name
+    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(copy.graph, field).extend(getattr(model.graph, field))
+    for tensor in model.graph.initializer:
+        if stored_bytes(tensor) < SMALLEST_OUTSIDE:
+            copy.graph.initializer.append(tensor)
+            continue
+        kept = copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        kept.data_location = onnx.TensorProto.EXTERNAL
+        kept.external_data.append(onnx.StringStringEntryProto(key="location", value="left-out"))
+    return copy
+
+
+def locations(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Names of the side files that a model read without them refers to, in order."""
+    import onnx
+
+    found: dict[str, None] = {}
+    for tensor in tensors(model.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            found.update({entry.value: None for entry in tensor.external_data if entry.key == "location"})
+    return tuple(found)
+
+
+def describe_files(path: Path, model: onnx.ModelProto | None = None) -> dict[str, File]:
+    """Size and sha256 of a model file and of every side file, by name; raises Refused for a side file that is missing or lies elsewhere."""
+    import onnx
+
+    graph = model if model is not None else onnx.load(path, load_external_data=False)
+    names = [path.name, *locations(graph)]
+    return {name: File(plain.stat().st_size, sha256_file(plain)) for name in names for plain in [_plain(path, name)]}
+
+
+def verify_files(path: Path, files: Mapping[str, File]) -> None:
+    """Raise Refused naming the first file of a model that is not what `files` (from `describe_files`) lists."""
+    for name, wanted in files.items():
+        plain = _plain(path, name)
+        if (size := plain.stat().st_size) != wanted.bytes:
+            raise _changed(plain, f"{wanted.bytes} bytes", f"{size} bytes")
+        if (digest := sha256_file(plain)) != wanted.sha256:
+            raise _changed(plain, f"sha256 {wanted.sha256}", f"sha256 {digest}")
+
+
+def verify_side_files(path: Path, model: onnx.ModelProto) -> bool:
+    """Whether the model has side files; each that its metadata names must have that sha256. Raises Refused naming the file."""
+    recorded = {entry.key.removeprefix(DIGEST): entry.value for entry in model.metadata_props if entry.key.startswith(DIGEST)}
+    names = locations(model)
+    for name in names:
+        plain = _plain(path, name)
+        if name in recorded and (digest := sha256_file(plain)) != recorded[name]:
+            raise _changed(plain, f"sha256 {recorded[name]}", f"sha256 {digest}")
+    return bool(names)
+
+
+def stored_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of a tensor's values; 0 for strings, which always stay inside."""
+    import onnx
+
+    if tensor.data_type in {onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED}:
+        return 0
+    return math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def save_model(model: onnx.ModelProto, path: Path, limit: int = MAX_INSIDE) -> str:
+    """Write a model whose weights are inside to `path`, and return the sha256 of that file, which stands for the side file too.
+
+    With up to `limit` bytes of weights all is one file; beyond, weights of a KiB and more go to `<path.name>.data`. The caller makes the files
+    appear whole or not at all (`pipeline.files.replacing_folder`). Equal models give equal bytes.
+    """
+    import onnx
+
+    large = [tensor for tensor in tensors(model.graph) if stored_bytes(tensor) >= SMALLEST_OUTSIDE]
+    if sum(map(stored_bytes, large)) <= limit:
+        content = bytes(model.SerializeToString(deterministic=True))
+        path.write_bytes(content)
+        return sha256_bytes(content)
+    side = path.with_name(f"{path.name}.data")
+    kept = [onnx.numpy_helper.to_array(tensor) for tensor in large]
+    metadata = [entry for entry in model.metadata_props if not entry.key.startswith(DIGEST)]
+    try:
+        with side.open("wb") as stream:
+            for tensor, array in zip(large, kept, strict=True):
+                content = onnx.numpy_helper.from_array(array).raw_data
+                _refer(tensor, side.name, stream.tell(), len(content))
+                stream.write(content)
+        del model.metadata_props[:]
+        model.metadata_props.extend([*metadata, onnx.StringStringEntryProto(key=f"{DIGEST}{side.name}", value=sha256_file(side))])
+        content = bytes(model.SerializeToString(deterministic=True))
+    finally:
+        for tensor, array in zip(large, kept, strict=True):
+            name = tensor.name
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
+        del model.metadata_props[:]
+        model.metadata_props.extend(metadata)
+    path.write_bytes(content)
+    return sha256_bytes(content)
+
+
+def copy_model(path: Path, folder: Path) -> None:
+    """Copy a model file and its side files into `folder` under the same names."""
+    import onnx
+
+    for name in (path.name, *locations(onnx.load(path, load_external_data=False))):
+        shutil.copyfile(_plain(path, name), folder / name)
+
+
+def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    import onnx
+
+    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "external_data"):
+        tensor.ClearField(field)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.append(onnx.StringStringEntryProto(key=key, value=value))
+
+
+def _plain(path: Path, name: str) -> Path:
+    """A referenced name as a regular file beside the model; a path that leaves the folder and a link are refused."""
+    relative, plain = PurePosixPath(name), path.parent / name
+    if relative.is_absolute() or ".." in relative.parts or (plain.is_symlink() and name != path.name):
+        raise Refused("A model refers to a file outside its folder", where=str(path), expected="a plain file beside the model", got=name)
+    if not plain.is_file():
+        raise Refused(
+            "A file of the model is missing", where=str(plain), expected=f"the weights that {path.name} refers to", got="no file",
+            next="copy the model again with all its files",
+        )  # fmt: skip
+    return plain
+
+
+def _changed(path: Path, expected: str, got: str) -> Refused:
+    again = "copy the model again with all its files, or export it again"
+    return Refused("A file of the model has changed", where=str(path), expected=expected, got=got, next=again)

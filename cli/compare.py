@@ -1,0 +1,146 @@
+"""`qwarm compare A B --data D`: how far is B from A, overall, per class and per output channel? ONNX files or engine folders, without a pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from cli.options import pairs_of
+from cli.rows import Rows, read_rows
+from pipeline.errors import ConfigError
+from pipeline.files import write_text
+from pipeline.records import AxisRange, TensorSpec
+from pipeline.tensors import Batch
+from release.breakdown import Breakdown, breakdown
+
+CHUNK = AxisRange(1, 8, 16)
+"""Rows at once where a model leaves that open."""
+SHOWN = 5
+Run = Callable[[Batch], Mapping[str, np.ndarray]]
+
+
+def compare_files(
+    first: Path, second: Path, data: Path, *, columns: Mapping[str, str] | None = None, preprocess: str | None = None, label: str | None = None,
+    class_names: Sequence[str] = (),
+) -> tuple[Breakdown, Rows, str | None]:  # fmt: skip
+    """Run every row of `data` through both and hold the second to the first; also the rows, and with labels the lines that `qwarm gate` reads.
+
+    An ONNX file runs as it is written, in ONNX Runtime without optimizations; an engine folder in its own runtime with its own options. Raises
+    ConfigError, DataError, ModelError, Refused (a file that changed), RecordError and TargetError.
+    """
+    with _opened(first) as one, _opened(second) as two:
+        if [(spec.name, spec.dtype) for spec in one.inputs] != [(spec.name, spec.dtype) for spec in two.inputs]:
+            names = [", ".join(f"{spec.name} {spec.dtype}" for spec in side.inputs) for side in (one, two)]
+            raise ConfigError("The two models have other inputs", where=f"{first} and {second}", expected=names[0], got=names[1])
+        rows = read_rows(data, one.inputs, columns=columns or {}, preprocess=preprocess, label=label, class_names=class_names)
+        outputs = [_run(side, rows) for side in (one, two)]
+    labels = rows.labels()
+    found = breakdown(outputs[0], outputs[1], labels, class_names)
+    return found, rows, None if labels is None else _pairs(outputs[0], outputs[1], labels)
+
+
+def _pairs(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], labels: np.ndarray) -> str:
+    name = next(iter(first))
+    right, still = ((outputs[name].argmax(axis=1) == labels).astype(int) for outputs in (first, second))
+    return "".join(f"{line}\n" for line in ("fp32_correct,int8_correct", *(f"{one},{other}" for one, other in zip(right, still, strict=True))))
+
+
+class _Side:
+    """An opened model: its inputs, how many rows at once, and its run."""
+
+    def __init__(self, inputs: tuple[TensorSpec, ...], batch: AxisRange, run: Run) -> None:
+        self.inputs, self.batch, self.run = inputs, batch, run
+
+
+def _opened(path: Path) -> AbstractContextManager[_Side]:
+    if path.is_dir():
+        return _engine(path)
+    return _model(path)
+
+
+@contextlib.contextmanager
+def _engine(folder: Path) -> Iterator[_Side]:
+    import engines
+
+    with engines.open_engine(folder) as session, session.lease() as run:
+        axis = session.engine.inputs[0].shape[0]
+        yield _Side(session.engine.inputs, AxisRange(axis, axis, axis) if isinstance(axis, int) else session.engine.shapes[axis], run)
+
+
+@contextlib.contextmanager
+def _model(path: Path) -> Iterator[_Side]:
+    from calibration.exposing import as_written
+    from calibration.onnx_model import describe, read_model
+
+    model = read_model(path)
+    found = describe(model)
+    axis = found.batch_axis
+    with as_written(model) as run:
+        yield _Side(found.inputs, AxisRange(axis, axis, axis) if isinstance(axis, int) else CHUNK, run)
+
+
+def _run(side: _Side, rows: Rows) -> dict[str, np.ndarray]:
+    from calibration.exposing import run_rows
+
+    parts = [run_rows(side.run, batch, side.batch) for batch in rows.batches(max(side.batch.max, 1))]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def describe_report(found: Breakdown) -> str:
+    """The report in lines for a person, the worst classes and channels first."""
+    lines = []
+    for name, drift in found.outputs.items():
+        lines.append(
+            f"output {name}: {_db(drift.sqnr_db)}, largest difference {drift.max_absolute:.4g} ({drift.max_relative:.2%} of the largest value)"
+        )
+        channels = sorted((value, place) for place, value in enumerate(drift.channel_sqnr_db) if value is not None)
+        if len(channels) > 1:
+            worst = ", ".join(f"channel {place} {_db(value)}" for value, place in channels[:SHOWN])
+            lines.append(f"  by channel: {worst}; median {_db(float(np.median([value for value, _ in channels])))}")
+    if found.agreement is not None:
+        lines.append(f"agreement: {found.agreement:.4f} of {found.rows} rows have the same largest score")
+    if found.top1 is not None:
+        top1 = found.top1
+        interval = f"90 % interval {100 * top1.interval_low:+.2f} to {100 * top1.interval_high:+.2f} points"
+        lines.append(f"top-1: {top1.first:.4f} to {top1.second:.4f}; {top1.lost} lost, {top1.gained} gained; drop {100 * top1.drop:+.2f}, {interval}")
+        worst_classes = sorted(found.classes.items(), key=lambda item: (item[1].second_right - item[1].first_right, item[1].agreement))
+        for name, one in worst_classes[:SHOWN]:
+            right = f"{one.first_right:.3f} to {one.second_right:.3f} right"
+            lines.append(f"  class {name}: {one.rows} rows, {right}, agreement {one.agreement:.3f}, {_db(one.sqnr_db)}")
+    return "\n".join(lines)
+
+
+def _db(value: float | None) -> str:
+    return "equal" if value is None else f"{value:.1f} dB"
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="the reference: an ONNX file, or an engine folder")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="what is held to it")],
+    data: Annotated[Path, typer.Option(help=".npz with an array an input (and `label`), or a data set")],
+    column: Annotated[list[str] | None, typer.Option(metavar="NAME=COLUMN", help="what --preprocess receives, from which column")] = None,
+    preprocess: Annotated[str | None, typer.Option(help="file.py:function, one raw row to the model's inputs")] = None,
+    label: Annotated[str | None, typer.Option(help="array or column of labels")] = None,
+    classes: Annotated[str | None, typer.Option(help="file.py:NAMES, class names in the order of the first output")] = None,
+    pairs: Annotated[Path | None, typer.Option(metavar="PAIRS.csv", help="write which rows each gets right, for `qwarm gate`")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+) -> None:
+    """Measure how far B is from A: per output, per class where there are labels, and per output channel. Judges nothing: see `qwarm gate`."""
+    from calibration.sources import load_class_names
+
+    names = load_class_names(classes, Path()) if classes else ()
+    columns = pairs_of(column, "--column", "NAME=COLUMN")
+    found, rows, lines = compare_files(first, second, data, columns=columns, preprocess=preprocess, label=label, class_names=names)
+    if pairs is not None:
+        if lines is None:
+            raise ConfigError("There are no labels to be right about", where=f"--pairs {pairs}", expected="labels in the data", got="none")
+        write_text(pairs, lines)
+    report: dict[str, Any] = {"first": str(first), "second": str(second), "data": str(data), "data_root": rows.root, **found.to_json()}
+    typer.echo(json.dumps(report) if json_output else describe_report(found))

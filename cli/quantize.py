@@ -1,0 +1,265 @@
+"""`qwarm quantize MODEL --calibration DATA --scheme S --out FILE`: a Q/DQ model from an ONNX file and rows, without a pipeline."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import pairs_of, sizes_of
+from cli.rows import Rows, read_rows
+from pipeline.digests import sha256_file
+from pipeline.errors import ConfigError, QuantizeError, RangeError
+from pipeline.files import replacing
+from pipeline.records import AxisRange, ExportedModel, QuantizedModel, Ranges
+
+if TYPE_CHECKING:
+    import onnx
+
+LARGEST_HALF = 65504.0
+"""The largest float16."""
+MIN_ROWS, BATCH_ROWS, JUDGED_ROWS = 32, 32, 64
+METHOD = "mse"
+MIN_SQNR_DB = 10.0
+"""Below, a tenth of the output's power is error: ranges that one row or one pixel set, and no accuracy that anybody wants."""
+BATCH = AxisRange(1, 8, 16)
+SHOWN = 5
+Progress = Callable[[int, int, str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What the command line asks for. `search`: rows that judge; without them the first calibration rows do. `ranges`: taken before."""
+
+    scheme: str
+    method: str = METHOD
+    min_rows: int = MIN_ROWS
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    preprocess: str | None = None
+    quarantine: bool = False
+    search: Path | None = None
+    ranges: Path | None = None
+    save_ranges: Path | None = None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    min_sqnr_db: float = MIN_SQNR_DB
+
+
+def quantize_file(path: Path, calibration: Path, out: Path, asked: Asked, progress: Progress = lambda *_: None) -> dict[str, Any]:
+    """Write the Q/DQ model to `out`, whole or not at all, and say what was done, measured and noticed.
+
+    Everything that can be refused is refused before `out` exists: rows that are not finite, too few or all alike, ranges of another model or of
+    other rows, an axis that the model does not follow, values that overflow on the way, a model of which the scheme quantizes nothing, a
+    result that the lint of the scheme refuses, and one below `min_sqnr_db`. The result is judged on `search` rows, else on calibration rows that
+    are no outliers. Raises ConfigError, DataError, ModelError, RangeError, QuantizeError or Refused.
+    """
+    from calibration.dynamic import follow_batch
+    from calibration.onnx_model import as_exported, axis_ranges, describe, read_model
+    from calibration.quantizable import refuse_unquantizable
+    from calibration.safe_names import name_nodes
+    from calibration.side_files import save_model
+
+    _check_asked(path, out, asked)
+    model = read_model(path)
+    found = describe(model)
+    name_nodes(model)
+    _refuse_quantized(model, path)
+    rows = _rows(calibration, found.inputs, asked)
+    first = rows.first(JUDGED_ROWS)
+    sizes = {
+        axis: size for spec in found.inputs for axis, size in zip(spec.shape[1:], first[spec.name].shape[1:], strict=True) if isinstance(axis, str)
+    }
+    shapes = axis_ranges(found, {**sizes, **asked.sizes}, batch=BATCH)
+    with tempfile.TemporaryDirectory(prefix="qwarm-quantize-") as scratch:
+        work = Path(scratch)
+        exported = as_exported(model, save_model(model, work / "model.onnx"), found, shapes)
+        refuse_unquantizable(model, asked.scheme, exported)
+        follow_batch(model, found, shapes, first)
+        if len(rows.ids) < asked.min_rows:
+            raise RangeError(
+                "There are too few calibration rows", where=str(calibration), expected=f"at least {asked.min_rows}", got=str(len(rows.ids)),
+                next=f"give more rows; --min-rows {len(rows.ids)} allows it, and the ranges will be what these few happen to reach",
+            )  # fmt: skip
+        ranges = _ranges(work / "model.onnx", exported, rows, asked, progress)
+        outliers = {row for entry in ranges.outliers for row in entry.rows}
+        judges = _rows(asked.search, found.inputs, asked) if asked.search else rows
+        judged = judges.first(JUDGED_ROWS, () if asked.search or len(outliers) >= len(rows.ids) else outliers)
+        record = _quantizer(asked.scheme)(
+            work / "model.onnx", exported, ranges, work / "quantized", judged, classes=_has_classes(exported), progress=progress
+        )
+        _lint(work / "quantized" / "model.onnx", asked.scheme)
+        _refuse_far(record, ranges, asked)
+        with replacing(out) as temporary:
+            shutil.copyfile(work / "quantized" / "model.onnx", temporary)
+        if asked.save_ranges is not None:
+            ranges.save(asked.save_ranges)
+    return _report(path, out, asked, rows, ranges, record)
+
+
+def _check_asked(path: Path, out: Path, asked: Asked) -> None:
+    from calibration.lint import SCHEMES
+    from calibration.range_methods import PARAMETERS
+
+    for value, known, option in ((asked.scheme, SCHEMES, "--scheme"), (asked.method, tuple(PARAMETERS), "--method")):
+        if value not in known:
+            raise ConfigError(f"Unknown value of {option}", where=option, expected=" or ".join(known), got=value)
+    if asked.min_rows < 1:
+        raise ConfigError("There must be a calibration row", where="--min-rows", expected="1 or more", got=str(asked.min_rows))
+    if out.is_dir() or out.resolve() == path.resolve():
+        got = "a folder" if out.is_dir() else "the model itself"
+        raise ConfigError("The output is no file of its own", where=f"--out {out}", expected="a file to write", got=got)
+
+
+def _refuse_quantized(model: onnx.ModelProto, path: Path) -> None:
+    quantizers = [node.name for node in model.graph.node if node.op_type in {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul"}]
+    if quantizers:
+        more = f" and {len(quantizers) - SHOWN} more" if len(quantizers) > SHOWN else ""
+        raise QuantizeError(
+            "The model is quantized already", where=str(path), expected="a float model", got=f"node {', '.join(quantizers[:SHOWN])}{more}",
+            next=f"give the float model that it was made from; `qwarm lint {path.name}` says what this one is",
+        )  # fmt: skip
+
+
+def _rows(path: Path, specs: Any, asked: Asked) -> Rows:
+    return read_rows(path, specs, columns=asked.columns, preprocess=asked.preprocess, label=None, class_names=(), quarantine=asked.quarantine)
+
+
+def _ranges(model: Path, exported: ExportedModel, rows: Rows, asked: Asked, progress: Progress) -> Ranges:
+    from calibration.ranges import collect
+
+    preprocess = sha256_file(asked.preprocess.partition(":")[0]) if asked.preprocess and ".py:" in asked.preprocess else ""
+    if asked.ranges is None:
+        return collect(
+            model, exported, rows.batches(BATCH_ROWS), rows.ids, calibration_root=rows.root, preprocess_sha256=preprocess,
+            min_rows=asked.min_rows, batch_rows=BATCH_ROWS, method=asked.method, progress=progress,
+        )  # fmt: skip
+    ranges = Ranges.load(asked.ranges, next="run `qwarm quantize` with --save-ranges")
+    for name, expected, got in (
+        ("model", exported.onnx_sha256, ranges.onnx_sha256),
+        ("set of calibration rows", rows.root, ranges.calibration_root),
+        ("preprocessing", preprocess, ranges.preprocess_sha256),
+        ("method", asked.method, ranges.method),
+    ):
+        if expected != got:
+            raise RangeError(
+                f"The ranges were taken with another {name}", where=str(asked.ranges), expected=expected, got=got,
+                next="leave out --ranges, to take them again",
+            )  # fmt: skip
+    return ranges
+
+
+def _quantizer(scheme: str) -> Callable[..., QuantizedModel]:
+    from stages.quantize import QUANTIZERS
+
+    return QUANTIZERS[scheme]
+
+
+def _has_classes(exported: ExportedModel) -> bool:
+    """Whether the first output looks like class scores: (batch, two or more) floats."""
+    spec = exported.outputs[0]
+    return len(spec.shape) == 2 and spec.dtype == "float32" and isinstance(spec.shape[1], int) and spec.shape[1] > 1
+
+
+def _lint(path: Path, scheme: str) -> None:
+    """Hold the result to the rules of its scheme."""
+    from calibration.lint import lint
+    from calibration.onnx_model import axis_ranges, describe, read_model
+
+    model = read_model(path)
+    found = describe(model)
+    sizes = {axis: 1 for axis in found.axes if axis != found.batch_axis}
+    errors = [each for each in lint(model, scheme, found, axis_ranges(found, sizes, batch=BATCH))[0] if each.severity == "error"]
+    if errors:
+        first = errors[0]
+        raise QuantizeError(f"The result is not fit for the scheme: {first.what}", where=first.node, expected=first.expected, got=first.got)
+
+
+def _refuse_far(record: QuantizedModel, ranges: Ranges, asked: Asked) -> None:
+    if record.search_sqnr_db is None or record.search_sqnr_db >= asked.min_sqnr_db:
+        return
+    outliers = "; ".join(f"tensor {entry.tensor}: row {', '.join(entry.rows)} reaches {entry.magnitude:.4g}" for entry in ranges.outliers[:SHOWN])
+    raise QuantizeError(
+        "The quantized model is too far from the float model", where=f"{record.search_rows} rows, method {ranges.method}",
+        expected=f"at least {asked.min_sqnr_db:g} dB", got=f"{record.search_sqnr_db:.1f} dB" + (f"; outlier rows: {outliers}" if outliers else ""),
+        next="take another --method (mse and percentile leave outlier rows out), look at the rows that are named, or lower --min-sqnr-db",
+    )  # fmt: skip
+
+
+def _report(path: Path, out: Path, asked: Asked, rows: Rows, ranges: Ranges, record: QuantizedModel) -> dict[str, Any]:
+    large = {name: entry.seen_magnitude for name, entry in ranges.tensors.items() if entry.seen_magnitude > LARGEST_HALF}
+    return {
+        "model": str(path),
+        "out": str(out),
+        "sha256": record.onnx_sha256,
+        "scheme": asked.scheme,
+        "method": ranges.method,
+        "calibration_rows": len(rows.ids),
+        "calibration_root": rows.root,
+        "left_out": dict(rows.left_out),
+        "quantize_linear": record.quantize_linear,
+        "dequantize_linear": record.dequantize_linear,
+        "quantized_nodes": list(record.quantized_nodes),
+        "float_nodes": [node.to_json() for node in record.float_nodes],
+        "zero_channels": {name: list(channels) for name, channels in record.zero_channels.items()},
+        "dead": list(ranges.dead),
+        "high_precision": "float32",
+        "beyond_float16": large,
+        "judged_on": str(asked.search) if asked.search else "calibration rows but outliers",
+        "judged_rows": record.search_rows,
+        "sqnr_db": record.search_sqnr_db,
+        "agreement": record.search_agreement,
+        "warnings": list(ranges.warnings),
+    }
+
+
+def describe_report(report: Mapping[str, Any]) -> str:
+    """The report in lines for a person."""
+    decibels = "equal" if report["sqnr_db"] is None else f"{report['sqnr_db']:.1f} dB"
+    agreement = "" if report["agreement"] is None else f", agreement {report['agreement']:.4f}"
+    lines = [
+        f"{report['out']}: scheme {report['scheme']}, {report['quantize_linear']} QuantizeLinear, {report['dequantize_linear']} DequantizeLinear, "
+        f"{len(report['quantized_nodes'])} nodes in INT8; ranges by {report['method']} from {report['calibration_rows']} rows",
+        f"against the float model: {decibels}{agreement} on {report['judged_rows']} rows ({report['judged_on']}; both as written, in ONNX Runtime)",
+    ]
+    lines += [f"in float: {node['node']} ({node['operator']}): {node['reason']}" for node in report["float_nodes"]]
+    lines += [f"left out: row {row}, {reason}" for row, reason in report["left_out"].items()]
+    lines += [
+        f"weight {name}: {len(channels)} channels are zero throughout and have a safe scale" for name, channels in report["zero_channels"].items()
+    ]
+    if large := report["beyond_float16"]:
+        shown = ", ".join(f"{name} ({value:.4g})" for name, value in list(large.items())[:SHOWN])
+        lines.append(f"float32 is kept around the INT8 operators: {len(large)} tensors are beyond {LARGEST_HALF:g}, where float16 ends: {shown}")
+    lines += [f"warning: {warning}" for warning in report["warnings"]]
+    return "\n".join([*lines, f"next: qwarm lint {report['out']} --scheme {report['scheme']}"])
+
+
+def quantize(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="a float ONNX file")],
+    calibration: Annotated[Path, typer.Option(help=".npz with an array an input, or a data set")],
+    scheme: Annotated[str, typer.Option(help="tensorrt or cpu")],
+    out: Annotated[Path, typer.Option(help="the Q/DQ model to write")],
+    method: Annotated[str, typer.Option(help="how a range follows from the values: max, percentile, entropy, mse")] = METHOD,
+    min_rows: Annotated[int, typer.Option(help="fewer calibration rows are refused")] = MIN_ROWS,
+    search: Annotated[Path | None, typer.Option(help="rows to judge the result on, apart from the calibration rows")] = None,
+    column: Annotated[list[str] | None, typer.Option(metavar="NAME=COLUMN", help="what --preprocess receives, from which column")] = None,
+    preprocess: Annotated[str | None, typer.Option(help="file.py:function, one raw row to the model's inputs")] = None,
+    quarantine: Annotated[bool, typer.Option(help="leave out rows that are not finite, and list them")] = False,
+    ranges: Annotated[Path | None, typer.Option(help="ranges that --save-ranges wrote, for the same model and rows")] = None,
+    save_ranges: Annotated[Path | None, typer.Option(help="write the ranges")] = None,
+    size: Annotated[list[str] | None, typer.Option(metavar="AXIS=N", help="size of a dynamic axis that the rows do not show")] = None,
+    min_sqnr_db: Annotated[float, typer.Option(help="a result further from the float model is refused")] = MIN_SQNR_DB,
+    json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+) -> None:
+    """Quantize an ONNX file to INT8 Q/DQ for a scheme. Refuses, and then writes nothing, what would give a silent failure."""
+    from pipeline.progress import bar
+
+    columns, sizes = pairs_of(column, "--column", "NAME=COLUMN"), sizes_of(size)
+    asked = Asked(scheme, method, min_rows, columns, preprocess, quarantine, search, ranges, save_ranges, sizes, min_sqnr_db)
+    with bar(f"quantize: {model.name}") as progress:
+        report = quantize_file(model, calibration, out, asked, progress)
+    typer.echo(json.dumps(report) if json_output else describe_report(report))

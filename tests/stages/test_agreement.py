@@ -1,0 +1,140 @@
+"""The second runtime on a built target: agreement becomes a PASS, a broken engine a FAIL that names its node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from engines.once import build_once
+from pipeline.digests import sha256_bytes
+from pipeline.errors import ModelError
+from pipeline.records import AxisRange, ExportedModel, QuantizedModel, TensorSpec
+from pipeline.verdicts import Verdict
+from release.agreement import agreement_check
+from stages import agreement, paths
+
+INPUTS, OUTPUTS = (TensorSpec("x", "float32", ("batch", 8, 6, 6)),), (TensorSpec("y", "float32", ("batch", 8, 6, 6)),)
+SHAPES = {"batch": AxisRange(1, 4, 8)}
+ROWS = {"x": np.random.default_rng(1).standard_normal((20, 8, 6, 6)).astype(np.float32)}
+
+
+def network(factor: float = 1.0) -> bytes:
+    """x -> Q/DQ -> Conv -> Relu -> Q/DQ -> Conv -> Q/DQ -> y in the scheme `cpu`; the second weight's scale is `factor` times what it should be."""
+    text = """<ir_version: 10, opset_import: ["" : 20]> g (float[batch, 8, 6, 6] x) => (float[batch, 8, 6, 6] y) {
+      [q0] a = QuantizeLinear(x, s, m) [d0] b = DequantizeLinear(a, s, m) [w0] v = DequantizeLinear <axis = 0> (c0, ws, wz)
+      [first] c = Conv(b, v) [relu] d = Relu(c) [q1] e = QuantizeLinear(d, s, z) [d1] f = DequantizeLinear(e, s, z)
+      [w1] w = DequantizeLinear <axis = 0> (c1, us, wz) [second] g = Conv(f, w)
+      [q2] h = QuantizeLinear(g, t, m) [d2] y = DequantizeLinear(h, t, m) }"""
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    stored: dict[str, Any] = {"s": np.float32(0.03), "t": np.float32(0.05), "z": np.uint8(0), "m": np.uint8(128), "wz": np.zeros(8, np.int8)}
+    stored |= {"ws": np.full(8, 0.01, np.float32), "us": np.full(8, 0.01 * factor, np.float32)}
+    stored |= {name: random.integers(-60, 60, (8, 8, 1, 1)).astype(np.int8) for name in ("c0", "c1")}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items())
+    return model.SerializeToString()
+
+
+def project(root: Path, target: str, built: bytes, scheme: str = "cpu") -> ExportedModel:
+    """A tree as the stages leave it: the right Q/DQ model, and an engine whose record names it, built from `built`."""
+    folder = root / paths.QUANTIZED / scheme
+    folder.mkdir(parents=True)
+    content = network()
+    (folder / "model.onnx").write_bytes(content)
+    QuantizedModel(scheme, sha256_bytes(content), "", "", "", 3, 5, (), (), 0, None, None, {}).save(folder / "quantized.json")
+    work = root / paths.ENGINES / target / "int8"
+    work.parent.mkdir(parents=True)
+    scratch = root / "scratch"
+    scratch.mkdir()
+    engine = build_once(built, target, inputs=INPUTS, outputs=OUTPUTS, shapes=SHAPES, folder=scratch)
+    (scratch / "engine").rename(work)
+    record = engine.to_json() | {"model_sha256": sha256_bytes(content)}
+    type(engine).from_json(record).save(work / "engine.json")
+    return ExportedModel("", "", "", "", 20, INPUTS, OUTPUTS, SHAPES, (), 0, {})
+
+
+@pytest.mark.parametrize(
+    ("target", "scheme", "second"),
+    [
+        ("openvino-cpu", "cpu", "onnxruntime-cpu as deployed"),
+        ("onnxruntime-cpu", "cpu", "openvino-cpu as deployed"),
+        ("openvino-cpu", "tensorrt", "ONNX Runtime as written"),
+    ],
+)
+def test_a_right_engine_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, scheme: str, second: str) -> None:
+    exported = project(tmp_path, target, network(), scheme)
+    monkeypatch.chdir(tmp_path)
+    record = agreement.measure(target, exported, ROWS)
+    check = agreement_check(record)
+    assert (record.second, record.rows, record.agrees) == (second, 20, True)
+    assert check.verdict is Verdict.PASS
+    assert check.figure is None or check.figure > record.bound_db
+    assert second in check.evidence
+
+
+def test_an_engine_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is another one than its record says: what is deployed is run, not what it should have been built from."""
+    exported = project(tmp_path, "openvino-cpu", network(factor=1.5))
+    monkeypatch.chdir(tmp_path)
+    record = agreement.measure("openvino-cpu", exported, ROWS)
+    check = agreement_check(record)
+    assert not record.agrees
+    assert (check.verdict, check.limit, check.limit_is) == (Verdict.FAIL, record.bound_db, "min")
+    assert check.figure is not None
+    assert check.figure < record.bound_db
+    assert check.decide
+
+
+def test_a_broken_runtime_fails_and_names_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double for a runtime that breaks the graph: the second convolution is wrong also when it is looked into."""
+    exported = project(tmp_path, "openvino-cpu", network(factor=1.5))
+    monkeypatch.chdir(tmp_path)
+    built = agreement.deployed
+
+    def broken(target: str, *ports: Any) -> Any:
+        def opened(model: onnx.ModelProto) -> Any:
+            scale = next(tensor for tensor in model.graph.initializer if tensor.name == "us")
+            scale.CopyFrom(onnx.numpy_helper.from_array(np.full(8, 0.015, np.float32), "us"))
+            return built(target, *ports)(model)
+
+        return opened if target == "openvino-cpu" else built(target, *ports)
+
+    monkeypatch.setattr(agreement, "deployed", broken)
+    record = agreement.measure("openvino-cpu", exported, ROWS)
+    assert record.parted_at is not None
+    assert record.parted_at.node == "second"
+    assert "they part at second (Conv)" in agreement_check(record).evidence
+
+
+def test_an_engine_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = project(tmp_path, "openvino-cpu", network())
+    monkeypatch.chdir(tmp_path)
+    (paths.QUANTIZED / "cpu" / "quantized.json").unlink()
+    with pytest.raises(ModelError, match="another Q/DQ model"):
+        agreement.measure("openvino-cpu", exported, ROWS)
+
+
+def test_the_journey_from_the_float_graph_to_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The float graph here has weights a tenth larger than the Q/DQ graph stands for: the loss is quantization's, not the engine's."""
+    exported = project(tmp_path, "openvino-cpu", network())
+    model = onnx.load_from_string(network())
+    nodes = {node.name: node for node in model.graph.node}
+    for name, source in (("first", "x"), ("second", "d")):
+        nodes[name].input[0] = source
+    nodes["second"].output[0] = "y"
+    for name in ("q0", "d0", "q1", "d1", "q2", "d2"):
+        model.graph.node.remove(nodes[name])
+    scale = next(tensor for tensor in model.graph.initializer if tensor.name == "us")
+    scale.CopyFrom(onnx.numpy_helper.from_array(np.full(8, 0.011, np.float32), "us"))
+    (tmp_path / paths.EXPORT).mkdir(parents=True)
+    (tmp_path / paths.EXPORT / "model.onnx").write_bytes(model.SerializeToString())
+    monkeypatch.chdir(tmp_path)
+    record = agreement.journey("openvino-cpu", exported, ROWS)
+    assert [hop.hop for hop in record.hops] == ["simplified -> qdq", "qdq -> openvino-cpu"]
+    assert record.blamed == "simplified -> qdq"
+    assert record.hops[0].sqnr_db == pytest.approx(20 * np.log10(11), abs=1)
+    assert record.parted_at is not None
+    assert record.parted_at.node == "second"
