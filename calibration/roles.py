@@ -83,7 +83,7 @@ def read(
 ) -> ReadSource:
     """Read, check and sign every row of `source` once; a repeated content is kept once (lowest id), the others are listed.
 
-    Raises DataError for a row that cannot be read or prepared, unless `health` quarantines it, and equal content with two classes.
+    Raises DataError for a row that cannot be read or prepared, and for equal content with two classes, unless `health` leaves it out.
     """
     strata = source.class_names or ALL
     cataloguer = Cataloguer(name, source.rows, tolerance=policy.tolerance, columns=policy.columns, store=store)
@@ -100,7 +100,10 @@ def read(
         drawn = Drawn(row.id, row.digest, int(row.label) if source.class_names and row.label is not None else 0, row.group)
         first = kept.setdefault(row.digest, drawn)
         if first is not drawn:
-            repeated.append(_repeated(first, drawn, strata))
+            if first.label != drawn.label:
+                health.bad(BadRow.of(row.id, _two_labels(first, drawn, strata)))
+            else:
+                repeated.append(Finding(left=first.id, right=drawn.id, kind=EXACT, distance=0.0, roles=("", ""), action="moved"))
             continue
         described[row.id] = figures(prepared)
         cataloguer.add(row)
@@ -110,16 +113,15 @@ def read(
     return ReadSource(name, source, tuple(kept.values()), tuple(repeated), cataloguer.finish(), described, found, tuple(cataloguer.warnings))
 
 
-def _repeated(kept: Drawn, other: Drawn, class_names: Sequence[str]) -> Finding:
-    if kept.label != other.label:
-        raise DataError(
-            "Equal content has two labels",
-            where=f"rows {kept.id} and {other.id}",
-            expected=f"one label ({class_names[kept.label]} in row {kept.id})",
-            got=f"{class_names[other.label]} in row {other.id}",
-            next="correct one of the two rows in the source",
-        )
-    return Finding(left=kept.id, right=other.id, kind=EXACT, distance=0.0, roles=("", ""), action="moved")
+def _two_labels(kept: Drawn, other: Drawn, class_names: Sequence[str]) -> RowError:
+    return RowError(
+        "conflicting_label",
+        "Equal content has two labels",
+        where=f"rows {kept.id} and {other.id}",
+        expected=f"one label ({class_names[kept.label]} in row {kept.id})",
+        got=f"{class_names[other.label]} in row {other.id}",
+        next="correct one of the two rows in the source, or set data.health.conflicting_label: quarantine to leave the later one out",
+    )
 
 
 def draw(

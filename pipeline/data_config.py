@@ -69,6 +69,8 @@ class HealthConfig(Section):
     out_of_range: Severe = "refuse"
     """A value outside `model.inputs.X.values`: a token beyond the vocabulary, a negative length."""
     unknown_label: Severe = "refuse"
+    conflicting_label: Severe = "refuse"
+    """Equal content with another class than in a row before: `quarantine` leaves the later row out."""
     missing_group: Severe = "refuse"
     preprocessing: Severe = "refuse"
     """`data.preprocess` raised an error."""

@@ -79,8 +79,12 @@ def test_duplicates_play_one_role(write_pictures: Callable[..., Path]) -> None:
 def test_one_content_with_two_labels_is_refused(write_pictures: Callable[..., Path]) -> None:
     pixels = pictures(60)
     pixels[50] = pixels[3]
+    path = write_pictures(pixels, [0] * 50 + [1] * 10)
     with pytest.raises(DataError, match="0000003 and 0000050"):
-        draw_from(write_pictures(pixels, [0] * 50 + [1] * 10))
+        draw_from(path)
+    roles = drawing({MAIN: path}, health={"conflicting_label": "quarantine"}).roles
+    assert list(roles.health[MAIN]["conflicting_label"].rows) == ["0000050"]
+    assert "0000050" not in {row for role in roles.roles.values() for row in role.rows}
 
 
 def test_a_row_that_is_not_finite_names_row_and_input(write_pictures: Callable[..., Path]) -> None:
