@@ -23,6 +23,9 @@ EXPLAINED = 0.35
 """A place of one picture is found in the other when this much of its amplitude is. Less than a half, for a stamp that is half transparent."""
 PEAK = 8.0
 """Power of one frequency beyond this many times its ring's is not counted as structure: lines of text have such peaks, and little else in common."""
+OCCUPIED = 0.25
+"""A picture with structure in a smaller part than this (one corner of a plain ground) has fewer independent coefficients in proportion."""
+CELLS = 16
 UNRELATED = 0.3
 """A ring with a smaller correlation than this counts for less in the local comparison."""
 _SMALL = 1e-9
@@ -33,7 +36,8 @@ class Agreement(NamedTuple):
 
     `edges`: correlation, each frequency counted by its amplitude times its frequency, as in a picture of edges. `found`: share of one picture's
     structure that is in its place in the other, whatever else is there; the better of both directions. `coefficients`: how many independent
-    coefficients hold the structure of the simpler picture (participation ratio of the power times the frequency).
+    coefficients hold the structure of the simpler picture (participation ratio of the power times the frequency), less where structure is
+    in one place only.
     """
 
     edges: float
@@ -56,7 +60,8 @@ def compare(left: np.ndarray, right: np.ndarray, weight: np.ndarray) -> Agreemen
         counts += [whole.coefficients(0), whole.coefficients(1)]
     importance = both.rings.size * both.rings.frequency * both.amplitude * both.lower / (both.lower + NOISE)
     edges = float((both.correlation * importance).sum() / (importance.sum() + _SMALL))
-    return Agreement(edges, max(both.found(0), both.found(1)), min(counts))
+    occupied = min(_occupied(left), _occupied(right))
+    return Agreement(edges, max(both.found(0), both.found(1)), min(counts) * min(1.0, occupied / OCCUPIED))
 
 
 class _Spectra:
@@ -67,8 +72,8 @@ class _Spectra:
         window = weight * _taper(*left.shape)
         self.energy = float((window * window).sum()) + _SMALL
         self.spectra = [self._spectrum(picture, window) for picture in (left, right)]
-        self.power = [self._by_ring((spectrum * spectrum).sum(axis=2)) / self.rings.size / self.energy for spectrum in self.spectra]
-        shared = self._by_ring((self.spectra[0] * self.spectra[1]).sum(axis=2)) / self.rings.size / self.energy
+        self.power = [self._by_ring(_product(spectrum, spectrum)) / self.rings.size / self.energy for spectrum in self.spectra]
+        shared = self._by_ring(_product(*self.spectra)) / self.rings.size / self.energy
         self.amplitude = np.sqrt(self.power[0] * self.power[1])
         self.correlation = shared / (self.amplitude + _SMALL)
         self.lower = np.minimum(self.power[0], self.power[1])
@@ -82,7 +87,7 @@ class _Spectra:
         return np.bincount(self.rings.number.ravel(), weights=values.ravel(), minlength=len(self.rings.size) + 1)[1:]
 
     def coefficients(self, which: int) -> float:
-        power = (self.spectra[which] * self.spectra[which]).sum(axis=2) / self.energy
+        power = _product(self.spectra[which], self.spectra[which]) / self.energy
         usual = self._by_ring(np.sqrt(power)) / self.rings.size
         limit = np.concatenate([[0.0], PEAK * usual * usual])[self.rings.number]
         energies = np.maximum(np.minimum(power, limit) - NOISE, 0) * self.rings.number
@@ -107,6 +112,20 @@ class _Spectra:
     def _filtered(self, which: int, gain: np.ndarray) -> np.ndarray:
         by_frequency = np.concatenate([[0.0], gain]).astype(np.float32)[self.rings.number][..., None]
         return cv2.idft(self.spectra[which] * by_frequency, flags=cv2.DFT_REAL_OUTPUT | cv2.DFT_SCALE)
+
+
+def _occupied(picture: np.ndarray) -> float:
+    """Share of CELLS x CELLS cells that hold structure: participation ratio of its amplitude."""
+    sigma = min(picture.shape) / 64
+    narrow, wide = (cv2.GaussianBlur(picture, (0, 0), max(0.4, width * sigma), borderType=cv2.BORDER_REFLECT) for width in (0.7, 4.0))
+    band = narrow - wide
+    cells = np.sqrt(cv2.resize(band * band, (CELLS, CELLS), interpolation=cv2.INTER_AREA))
+    return float(cells.sum() ** 2 / ((cells * cells).sum() + _SMALL)) / cells.size
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Real part of left times the conjugate of right; the last axis holds real and imaginary parts."""
+    return left[..., 0] * right[..., 0] + left[..., 1] * right[..., 1]
 
 
 @functools.lru_cache(256)
