@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from calibration.firewall.borders import NO_BORDER, Border, border_of, without
+from calibration.firewall.borders import NO_BORDER, border_of, without
 
 GRID = 32
 """A picture is first averaged to GRID x GRID cells, whatever its size."""
