@@ -73,11 +73,11 @@ def greys(pixels: np.ndarray) -> list[np.ndarray]:
 
 def align(left: Evidence, right: Evidence) -> Aligned | None:
     """The right picture laid over the left one; None when no flip brings them near each other."""
-    pixels = common_size(left.pixels, right.pixels)
-    height, width = pixels[0].shape[:2]
+    left_greys, right_greys = (greys(pixels) for pixels in common_size(left.pixels, right.pixels))
+    height, width = left_greys[0].shape
     if min(height, width) < LEAST_SIDE:
-        return _best_flip(greys(pixels[0]), greys(pixels[1]))
-    found = _best_form(_forms(greys(pixels[0]), greys(pixels[1]), left.border, right.border))
+        return _best_flip(left_greys, right_greys)
+    found = _best_form(_forms(left_greys, right_greys, left.border, right.border))
     if found is None:
         return None
     form, moved = found

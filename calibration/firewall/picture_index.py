@@ -9,13 +9,13 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-from calibration.firewall.picture_signature import FLIPS, HEADER, VIEWS, views
+from calibration.firewall.picture_signature import FLIPS, HEADER, LENGTH, VIEWS, unit, views
 
 MOST_LISTS, ROWS_A_LIST, TRAINING_ROWS_A_LIST = 512, 40, 60
 PROBED_SHARE, LEAST_PROBED = 0.06, 8
 NEIGHBOURS = 12
 """Candidates of one row: as many as are found in each view and flip, and of those the nearest as many."""
-LEAST_COSINE = 0.4
+LEAST_COSINE = 0.5
 ALIKE_COSINE, MOST_ALIKE = 0.985, 384
 """Rows as close as this are all kept, up to a limit: one picture may have many copies."""
 STRUCTURED_FROM, FLAT_TO = 2, 6
@@ -37,12 +37,12 @@ def _sorted(pairs: np.ndarray) -> np.ndarray:
 
 
 def _alike_in_structure(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    (queries, owners), (vectors, rows) = _vectors(left), _vectors(right)
+    (queries, owners), (vectors, rows) = _distinct_views(left), _distinct_views(right)
     pairs = [np.zeros((0, 2), np.int64)]
     if len(queries) and len(vectors):
-        index = _inverted_file(vectors, faiss.METRIC_INNER_PRODUCT)
+        index = _inverted_file(vectors)
         for start in range(0, len(queries), BATCH):
-            flipped = (queries[start : start + BATCH, None, :] * FLIPS).reshape(-1, queries.shape[1])
+            flipped = (unit(queries[start : start + BATCH])[:, None, :] * FLIPS).reshape(-1, LENGTH)
             owner = np.repeat(owners[start : start + BATCH], len(FLIPS))
             cosines, found = index.search(flipped, NEIGHBOURS)
             pairs.append(_nearest_of_each(owner, rows, cosines, found))
@@ -75,33 +75,38 @@ def _alike_in_level(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if not len(mine) or not len(theirs):
         return np.zeros((0, 2), np.int64)
     queries, vectors = (
-        np.concatenate([signatures[chosen, 1:HEADER] * np.float32(LEVEL_SCALE), views(signatures[chosen])[:, VIEWS // 2]], axis=1, dtype=np.float32)
-        for signatures, chosen in ((left, mine), (right, theirs))
+        np.concatenate([signatures[:, 1:HEADER] * np.float32(LEVEL_SCALE), unit(views(signatures)[:, VIEWS // 2])], axis=1, dtype=np.float32)
+        for signatures in (left[mine], right[theirs])
     )
-    distances, found = _inverted_file(vectors, faiss.METRIC_L2).search(queries, NEIGHBOURS)
+    index = _inverted_file(vectors, faiss.METRIC_L2)
+    distances, found = index.search(queries, NEIGHBOURS)
     query, place = np.nonzero((found >= 0) & (distances <= FLAT_DISTANCE))
     return np.stack([mine[query], theirs[found[query, place]]], axis=1)
 
 
-def _vectors(signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(k, LENGTH) distinct views of the rows that have structure, and the (k,) row each belongs to."""
+def _distinct_views(signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(k, LENGTH) int8 views of the rows that have structure, equal ones of a row once, and the (k,) row each belongs to."""
     chosen = np.flatnonzero(signatures[:, 0] >= STRUCTURED_FROM)
     every = views(signatures[chosen])
     new = np.ones(every.shape[:2], bool)
     for view in range(1, VIEWS):
         for earlier in range(view):
             new[:, view] &= (every[:, view] != every[:, earlier]).any(axis=1)
-    return np.ascontiguousarray(every[new]), np.broadcast_to(chosen[:, None], new.shape)[new]
+    return every[new], np.broadcast_to(chosen[:, None], new.shape)[new]
 
 
-def _inverted_file(vectors: np.ndarray, metric: int) -> faiss.IndexIVFFlat:
+def _inverted_file(vectors: np.ndarray, metric: int = faiss.METRIC_INNER_PRODUCT) -> faiss.IndexIVFFlat:
+    """Float vectors for the metric L2, int8 coefficients for the inner product of their directions."""
     lists = int(np.clip(len(vectors) // ROWS_A_LIST, 1, MOST_LISTS))
     width = vectors.shape[1]
-    coarse = faiss.IndexFlatIP(width) if metric == faiss.METRIC_INNER_PRODUCT else faiss.IndexFlatL2(width)
-    index = faiss.IndexIVFFlat(coarse, width, lists, metric)
+    by_angle = metric == faiss.METRIC_INNER_PRODUCT
+    ready = unit if by_angle else np.asarray
+    centres = faiss.IndexFlatIP(width) if by_angle else faiss.IndexFlatL2(width)
+    index = faiss.IndexIVFFlat(centres, width, lists, metric)
     index.cp.min_points_per_centroid = 1
-    index.cp.spherical = metric == faiss.METRIC_INNER_PRODUCT
-    index.train(vectors[:: max(1, len(vectors) // (lists * TRAINING_ROWS_A_LIST))])
-    index.add(vectors)
+    index.cp.spherical = by_angle
+    index.train(ready(vectors[:: max(1, len(vectors) // (lists * TRAINING_ROWS_A_LIST))]))
+    for start in range(0, len(vectors), BATCH):
+        index.add(ready(vectors[start : start + BATCH]))
     index.nprobe = min(lists, max(LEAST_PROBED, round(lists * PROBED_SHARE)))
     return index

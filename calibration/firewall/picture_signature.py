@@ -50,9 +50,14 @@ def signature(picture: np.ndarray) -> np.ndarray:
 
 
 def views(signatures: np.ndarray) -> np.ndarray:
-    """(n, BYTES) uint8 to (n, VIEWS, LENGTH) float32 of length 1, or 0 where a view has no structure."""
-    coefficients = signatures[:, HEADER:].view(np.int8).reshape(len(signatures), VIEWS, LENGTH).astype(np.float32)
-    return coefficients / np.maximum(np.linalg.norm(coefficients, axis=2, keepdims=True), 1.0)
+    """(n, BYTES) uint8 to (n, VIEWS, LENGTH) int8."""
+    return signatures[:, HEADER:].view(np.int8).reshape(len(signatures), VIEWS, LENGTH)
+
+
+def unit(coefficients: np.ndarray) -> np.ndarray:
+    """(n, LENGTH) int8 to float32 of length 1, or 0 where there is no structure."""
+    values = coefficients.astype(np.float32)
+    return values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1.0)
 
 
 @functools.lru_cache(256)

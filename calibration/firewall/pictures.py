@@ -17,7 +17,7 @@ from calibration.firewall import alignment, borders, picture_index, picture_sign
 from calibration.firewall.alignment import LEAST_SIDE, Evidence, align, common_size, greys
 from calibration.firewall.borders import border_of
 from calibration.firewall.residual import trimmed_residual
-from calibration.firewall.ring_correlation import Agreement
+from calibration.firewall.ring_correlation import Comparison
 
 ALGORITHM = "rings-2"
 """Raise the number when a change of code changes a signature or a decision."""
@@ -31,7 +31,8 @@ class Pictures:
     What can be told depends on the resolution. From 32 pixels a side a copy is found through all changes named above. Below 20 pixels
     pictures are compared as they lie, or flipped, and nearly all coefficients must agree: of the 8x8 digits, copies with another brightness
     or contrast, larger ones, and JPEG of quality 90 are found, while JPEG of quality 60 changes a digit more than two writers differ, and is not.
-    A picture without structure (standard deviation below `flat_levels`) is near only to one that is equal within half a level.
+    A picture without structure (standard deviation below `flat_levels`, or fewer than `least_pixels`) is near only to one whose levels are the
+    same, `flat_difference` apart in the mean.
 
     `side`: pixels a side that are compared. `edges_by_structure`: the least correlation of edges by the number of independent coefficients.
     `small_edges`: the same below 20 pixels. `sure_edges`: enough alone, where the place of each difference is not asked. `found`: the least
@@ -40,6 +41,7 @@ class Pictures:
     """
 
     side: int = 64
+    least_pixels: int = 64
     flat_levels: float = 4.0
     flat_difference: float = 0.5
     edges_by_structure: tuple[tuple[float, float], ...] = ((8.0, 0.996), (26.0, 0.977), (31.0, 0.88), (36.0, 0.6))
@@ -80,32 +82,35 @@ class Pictures:
 
     def distance(self, left: Evidence, right: Evidence) -> float | None:
         """Share of the structure that is not the same, or of the range of levels for flat pictures; None when they have no common original."""
-        flat = [max(float(grey.std()) for grey in greys(evidence.pixels)) < self.flat_levels for evidence in (left, right)]
-        if any(flat):
-            return self._flat_distance(left.pixels, right.pixels) if all(flat) else None
+        if np.array_equal(left.pixels, right.pixels):
+            return 0.0
+        pixels = common_size(left.pixels, right.pixels)
+        flat = [max(float(grey.std()) for grey in greys(picture)) < self.flat_levels for picture in pixels]
+        if any(flat) or pixels[0].shape[0] * pixels[0].shape[1] < self.least_pixels:
+            return self._difference_in_level(*pixels)
         aligned = align(left, right)
         if aligned is None:
             return None
-        agreement = ring_correlation.compare(*aligned)
+        comparison = Comparison(*aligned)
+        edges = comparison.edges()
         small = min(aligned.left.shape) < LEAST_SIDE
-        if not self._is_near(agreement, small):
+        if not self._is_near(comparison, edges, small):
             return None
-        if not small and agreement.edges < self.sure_edges and trimmed_residual(*aligned) > self.residual:
+        if not small and edges < self.sure_edges and trimmed_residual(*aligned) > self.residual:
             return None
-        return float(np.clip(1 - agreement.edges, 0, 1))
+        return float(np.clip(1 - edges, 0, 1))
 
-    def _is_near(self, agreement: Agreement, small: bool) -> bool:
+    def _is_near(self, comparison: Comparison, edges: float, small: bool) -> bool:
         if small:
-            return agreement.edges >= self.small_edges
-        coefficients, edges = zip(*self.edges_by_structure, strict=True)
-        least = float(np.interp(agreement.coefficients, coefficients, edges))
-        if agreement.edges >= max(least, self.sure_edges):
-            return True
-        return agreement.edges >= least and agreement.found >= self.found
+            return edges >= self.small_edges
+        coefficients, least_edges = np.array(self.edges_by_structure).T
+        if edges < least_edges.min():
+            return False
+        least = float(np.interp(comparison.coefficients(), coefficients, least_edges))
+        return edges >= max(least, self.sure_edges) or (edges >= least and comparison.found() >= self.found)
 
-    def _flat_distance(self, left: np.ndarray, right: np.ndarray) -> float | None:
-        a, b = (np.atleast_3d(pixels).astype(np.float32) for pixels in common_size(left, right))
-        difference = float(np.abs(a - b).mean())
+    def _difference_in_level(self, left: np.ndarray, right: np.ndarray) -> float | None:
+        difference = float(np.abs(np.atleast_3d(left).astype(np.float32) - np.atleast_3d(right)).mean())
         return difference / 255 if difference <= self.flat_difference else None
 
 

@@ -23,22 +23,12 @@ EXPLAINED = 0.35
 """A place of one picture is found in the other when this much of its amplitude is. Less than a half, for a stamp that is half transparent."""
 PEAK = 8.0
 """Power of one frequency beyond this many times its ring's is not counted as structure: lines of text have such peaks, and little else in common."""
+OCCUPIED = 0.25
+"""A picture with structure in a smaller part than this (one corner of a plain ground) has fewer independent coefficients in proportion."""
+CELLS = 16
 UNRELATED = 0.3
 """A ring with a smaller correlation than this counts for less in the local comparison."""
 _SMALL = 1e-9
-
-
-class Agreement(NamedTuple):
-    """What two pictures share.
-
-    `edges`: correlation, each frequency counted by its amplitude times its frequency, as in a picture of edges. `found`: share of one picture's
-    structure that is in its place in the other, whatever else is there; the better of both directions. `coefficients`: how many independent
-    coefficients hold the structure of the simpler picture (participation ratio of the power times the frequency).
-    """
-
-    edges: float
-    found: float
-    coefficients: float
 
 
 class _Rings(NamedTuple):
@@ -47,49 +37,51 @@ class _Rings(NamedTuple):
     size: np.ndarray  # (R,) frequencies in each ring
 
 
-def compare(left: np.ndarray, right: np.ndarray, weight: np.ndarray) -> Agreement:
-    """Two aligned (h, w) float32 pictures, and the (h, w) float32 weight of each pixel, 0 to 1."""
-    both = _Spectra(left, right, weight)
-    counts = [both.coefficients(0), both.coefficients(1)]
-    if weight.min() < 1:  # an edge of the weight is no structure of the pictures
-        whole = _Spectra(left, right, np.ones_like(weight))
-        counts += [whole.coefficients(0), whole.coefficients(1)]
-    importance = both.rings.size * both.rings.frequency * both.amplitude * both.lower / (both.lower + NOISE)
-    edges = float((both.correlation * importance).sum() / (importance.sum() + _SMALL))
-    return Agreement(edges, max(both.found(0), both.found(1)), min(counts))
-
-
-class _Spectra:
-    """Both windowed spectra and their power, ring by ring."""
+class Comparison:
+    """Two aligned (h, w) float32 pictures, and the (h, w) float32 weight of each pixel, 0 to 1. Each figure is worked out when it is asked for."""
 
     def __init__(self, left: np.ndarray, right: np.ndarray, weight: np.ndarray) -> None:
+        self.pictures, self.weight = (left, right), weight
         self.rings = _rings(*left.shape)
         window = weight * _taper(*left.shape)
         self.energy = float((window * window).sum()) + _SMALL
-        self.spectra = [self._spectrum(picture, window) for picture in (left, right)]
-        self.power = [self._by_ring((spectrum * spectrum).sum(axis=2)) / self.rings.size / self.energy for spectrum in self.spectra]
-        shared = self._by_ring((self.spectra[0] * self.spectra[1]).sum(axis=2)) / self.rings.size / self.energy
+        self.spectra = [_spectrum(picture, window) for picture in self.pictures]
+        self.power = [self._by_ring(_product(spectrum, spectrum)) / self.rings.size / self.energy for spectrum in self.spectra]
+        shared = self._by_ring(_product(*self.spectra)) / self.rings.size / self.energy
         self.amplitude = np.sqrt(self.power[0] * self.power[1])
         self.correlation = shared / (self.amplitude + _SMALL)
-        self.lower = np.minimum(self.power[0], self.power[1])
 
-    @staticmethod
-    def _spectrum(picture: np.ndarray, window: np.ndarray) -> np.ndarray:
-        mean = float((picture * window).sum()) / (float(window.sum()) + _SMALL)
-        return cv2.dft((picture - mean) * window, flags=cv2.DFT_COMPLEX_OUTPUT)
+    def edges(self) -> float:
+        """Correlation of both pictures, each frequency counted by its amplitude times its frequency, as in a picture of edges."""
+        lower = np.minimum(*self.power)
+        importance = self.rings.size * self.rings.frequency * self.amplitude * lower / (lower + NOISE)
+        return float((self.correlation * importance).sum() / (importance.sum() + _SMALL))
+
+    def coefficients(self) -> float:
+        """How many independent coefficients hold the structure of the simpler picture (participation ratio of the power times the frequency),
+        less where structure is in one place only."""
+        whole = self
+        if self.weight.min() < 1:  # an edge of the weight is no structure of the pictures
+            whole = Comparison(*self.pictures, np.ones_like(self.weight))
+        counts = [one.participants(which) for one in {self, whole} for which in (0, 1)]
+        return min(counts) * min(1.0, *(_occupied(picture) / OCCUPIED for picture in self.pictures))
+
+    def found(self) -> float:
+        """Share of one picture's structure that is in its place in the other, whatever else is there; the better of both directions."""
+        return max(self._found(0), self._found(1))
 
     def _by_ring(self, values: np.ndarray) -> np.ndarray:
         return np.bincount(self.rings.number.ravel(), weights=values.ravel(), minlength=len(self.rings.size) + 1)[1:]
 
-    def coefficients(self, which: int) -> float:
-        power = (self.spectra[which] * self.spectra[which]).sum(axis=2) / self.energy
+    def participants(self, which: int) -> float:
+        power = _product(self.spectra[which], self.spectra[which]) / self.energy
         usual = self._by_ring(np.sqrt(power)) / self.rings.size
         limit = np.concatenate([[0.0], PEAK * usual * usual])[self.rings.number]
         energies = np.maximum(np.minimum(power, limit) - NOISE, 0) * self.rings.number
         return float(energies.sum() ** 2 / ((energies * energies).sum() + _SMALL)) / 2  # a real picture has each coefficient twice
 
-    def found(self, which: int) -> float:
-        """Share of this picture's structure, window by window, that the other one has in the same place.
+    def _found(self, which: int) -> float:
+        """The share of this picture, window by window.
 
         This picture is whitened; the other is brought to it by the regression of each ring. Where the other shows the same structure, with
         or without something added to it, the product of both is near the square of this one; where it shows another thing, near 0.
@@ -107,6 +99,25 @@ class _Spectra:
     def _filtered(self, which: int, gain: np.ndarray) -> np.ndarray:
         by_frequency = np.concatenate([[0.0], gain]).astype(np.float32)[self.rings.number][..., None]
         return cv2.idft(self.spectra[which] * by_frequency, flags=cv2.DFT_REAL_OUTPUT | cv2.DFT_SCALE)
+
+
+def _spectrum(picture: np.ndarray, window: np.ndarray) -> np.ndarray:
+    mean = float((picture * window).sum()) / (float(window.sum()) + _SMALL)
+    return cv2.dft((picture - mean) * window, flags=cv2.DFT_COMPLEX_OUTPUT)
+
+
+def _occupied(picture: np.ndarray) -> float:
+    """Share of CELLS x CELLS cells that hold structure: participation ratio of its amplitude."""
+    sigma = min(picture.shape) / 64
+    narrow, wide = (cv2.GaussianBlur(picture, (0, 0), max(0.4, width * sigma), borderType=cv2.BORDER_REFLECT) for width in (0.7, 4.0))
+    band = narrow - wide
+    cells = np.sqrt(cv2.resize(band * band, (CELLS, CELLS), interpolation=cv2.INTER_AREA))
+    return float(cells.sum() ** 2 / ((cells * cells).sum() + _SMALL)) / cells.size
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Real part of left times the conjugate of right; the last axis holds real and imaginary parts."""
+    return left[..., 0] * right[..., 0] + left[..., 1] * right[..., 1]
 
 
 @functools.lru_cache(256)
