@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.options import sizes_of
-from pipeline.errors import ConfigError, QwarmError, Refused
+from pipeline.errors import ConfigError, ModelError, QwarmError, Refused
 from pipeline.records import AxisRange, Census
 from pipeline.tensors import Batch
 
@@ -37,8 +37,6 @@ def lint_file(path: Path, scheme: str, sizes: Mapping[str, int], *, run: bool = 
     the scheme that this machine can build, and where it can be run, run on made-up rows and its census taken (`run=False` leaves that out). Raises
     ConfigError, ModelError and Refused for what is no model, a size that is missing, and side files that changed.
     """
-    from calibration.dynamic import follow_batch
-    from calibration.graph import nodes_that_fix
     from calibration.lint import SCHEMES, lint
     from calibration.onnx_model import axis_ranges, describe, read_model
     from engines.onnx_file import probe
@@ -52,11 +50,8 @@ def lint_file(path: Path, scheme: str, sizes: Mapping[str, int], *, run: bool = 
     runtimes: dict[str, Any] = {}
     if run and not any(finding.rule in {"invalid", "not-constant"} for finding in findings):
         rows = probe(found.inputs, shapes)
-        try:
-            follow_batch(model, found, shapes, rows)
-        except QwarmError as error:
-            node = ", ".join(nodes_that_fix(model, str(found.batch_axis))) or "graph"
-            findings = (_of_error("fixed-axis", "error", error, node), *findings)
+        stopped = _unfit(model, found, shapes, rows)
+        findings = (*stopped, *findings)
         if not any(finding.severity == "error" for finding in findings):
             ran, runtimes = _run(model, scheme, found, shapes, rows, placement.quantized_nodes)
             findings = tuple(sorted((*findings, *ran), key=lambda finding: finding.severity != "error"))
@@ -71,6 +66,26 @@ def lint_file(path: Path, scheme: str, sizes: Mapping[str, int], *, run: bool = 
         "float_nodes": [node.to_json() for node in placement.float_nodes],
         "runtimes": runtimes,
     }
+
+
+def _unfit(model: onnx.ModelProto, found: Described, shapes: dict[str, AxisRange], rows: Batch) -> list[Finding]:
+    """A model that ONNX Runtime does not open, or that does not follow its batch axis, is fit for nothing further."""
+    from calibration.dynamic import follow_batch
+    from calibration.exposing import as_written
+    from calibration.graph import nodes_that_fix
+
+    try:
+        with as_written(model) as run:
+            run(rows)
+    except ModelError as error:
+        fixing = nodes_that_fix(model, str(found.batch_axis)) if error.what.startswith("ONNX Runtime cannot run") else []
+        if not fixing:
+            return [_of_error("unsupported", "error", error, "graph")]
+    try:
+        follow_batch(model, found, shapes, rows)
+    except ModelError as error:
+        return [_of_error("fixed-axis", "error", error, ", ".join(nodes_that_fix(model, str(found.batch_axis))) or "graph")]
+    return []
 
 
 def _run(
@@ -193,8 +208,12 @@ def refusal(report: Mapping[str, Any]) -> Refused:
     again = f"quantize the float model again: `qwarm quantize FLOAT.onnx --calibration DATA --scheme {scheme} --out {model}`"
     if first["rule"] in {"codes", "int32-bias"} and scheme == "tensorrt":
         again += f"; or serve it on a CPU, if `qwarm lint {model} --scheme cpu` passes"
-    if first["rule"] == "fixed-axis":
-        again = "remove the fixed size from the model, or export it with a static batch"
+    ways = {
+        "fixed-axis": "remove the fixed size from the model, or export it with a static batch",
+        "unsupported": "replace the operator that is named, or export the model without it",
+        "build": "replace the operator that is named, or serve the other targets of the scheme",
+    }
+    again = ways.get(first["rule"], again)
     where = f"{report['model']}: node {first['node']}" + (f", channel {', '.join(map(str, first['channels'][:SHOWN]))}" if first["channels"] else "")
     return Refused(f"{first['what']}{more}", where=where, expected=first["expected"], got=first["got"], next=again)
 
