@@ -10,11 +10,12 @@ import numpy as np
 from pipeline.tensors import Batch
 
 
-def session(model: bytes | Path, *, optimize: bool = True, graph_order: bool = False) -> Any:
+def session(model: bytes | Path, *, optimize: bool = True, graph_order: bool = False, arena: bool = True) -> Any:
     """A CPU session on ONNX bytes or a file.
 
     `optimize=False` runs the graph as written (no rewriting of Q/DQ, no fusion). `graph_order` runs nodes as early as they can
-    run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive.
+    run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive. `arena=False` gives
+    memory back after each run, at some cost in time: for several sessions beside each other.
     """
     import onnxruntime
 
@@ -26,6 +27,7 @@ def session(model: bytes | Path, *, optimize: bool = True, graph_order: bool = F
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if graph_order:
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
     content = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
