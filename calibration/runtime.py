@@ -22,13 +22,15 @@ def session(
     *,
     optimize: bool = True,
     graph_order: bool = False,
+    arena: bool = True,
     disabled: Sequence[str] = (),
     limit: int = MAX_INSIDE,
 ) -> Any:
     """A CPU session on ONNX bytes, a file (with its side files), or a model with its weights inside, however large.
 
     `optimize=False` runs the graph as written (no rewriting of Q/DQ, no fusion). `graph_order` runs nodes as early as they can
-    run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive. `disabled` names single
+    run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive. `arena=False` gives
+    memory back after each run, at some cost in time: for several sessions beside each other. `disabled` names single
     optimizations. Weights beyond `limit` bytes pass through a temporary side file. Raises ModelError for a model that it cannot open.
     """
     import onnxruntime
@@ -41,6 +43,7 @@ def session(
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if graph_order:
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
 
     def opened(content: bytes | str) -> Any:
         try:
