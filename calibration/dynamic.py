@@ -11,6 +11,7 @@ from calibration.graph import nodes_that_fix
 from calibration.onnx_model import Described
 from calibration.parity import compare, not_followed
 from calibration.runtime import run_session, session
+from pipeline.errors import ModelError
 from pipeline.padding import fit
 from pipeline.records import Parity
 from pipeline.tensors import AxisRange, Batch
@@ -42,8 +43,8 @@ def follow_batch(model: onnx.ModelProto, found: Described, shapes: Mapping[str, 
         where = f"the model as written, in ONNX Runtime at {sizes}"
         try:
             outputs = run_session(runtime, fit(rows, found.inputs, sizes))
-        except Exception as error:  # the binding's exceptions have no common base but Exception
-            raise not_followed(axis, where, " ".join(str(error).split())[:600], suspects) from error
+        except ModelError as error:
+            raise not_followed(axis, where, error.got, suspects) from error
         for name in following:
             if outputs[name].shape[:1] != (size,):
                 raise not_followed(axis, where, f"output {name} has shape {list(outputs[name].shape)}", suspects)

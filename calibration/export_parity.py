@@ -34,10 +34,27 @@ class Exported:
 
         Raises ModelError for a module that fails on the declared inputs or does not follow the batch axis.
         """
-        for sizes in points(self.shapes):
+        failures: list[ModelError] = []
+        wanted = points(self.shapes)
+        for sizes in wanted:
             batch = fit(self.rows, self.specs, sizes)
-            outputs = run_checked(self._run, batch, self.batch_axis, sizes, "the torch module")
-            self.expected.append((sizes, batch, outputs))
+            try:
+                self.expected.append((sizes, batch, run_checked(self._run, batch, self.batch_axis, sizes, "the torch module")))
+            except ModelError as error:
+                if isinstance(error.__cause__, ModelError):  # inputs or outputs are not those declared, at any size
+                    raise error.__cause__ from None
+                failures.append(error)
+        if len(failures) == len(wanted):
+            inputs = ", ".join(f"{spec.name} {spec.dtype} {list(spec.shape)}" for spec in self.specs)
+            raise ModelError(
+                "The torch module does not run on the declared inputs",
+                where="model.inputs and model.outputs",
+                expected=f"outputs {', '.join(self.outputs)} from {inputs}",
+                got=failures[0].got,
+                next="correct model.inputs and model.outputs in params.yaml, or the module's forward",
+            ) from failures[0]
+        if failures:
+            raise failures[0]
 
     def _run(self, batch: Batch) -> dict[str, np.ndarray]:
         return run_module(self.module, self.specs, self.outputs, batch)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.side_files import light, stored_bytes
-from pipeline.digests import sha256_bytes
+from calibration.side_files import light
+from calibration.tied import tie
 from pipeline.errors import ModelError
 from pipeline.macs import node_key
 
@@ -42,8 +41,6 @@ PASSES_ON = frozenset(
 """Operators between an attention mask and the Softmax that turns its minus infinity (or -3.4e38) into zero."""
 
 
-SMALLEST_TIED = 1024
-"""Bytes from which equal weights are stored once."""
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
@@ -80,39 +77,6 @@ def refuse_training(model: onnx.ModelProto) -> None:
             got=f"{len(found)} that drop values or draw random numbers",
             next="use nn.Dropout, which eval() switches off, instead of a function with training=True; take random numbers out of forward",
         )
-
-
-def tie(model: onnx.ModelProto) -> None:
-    """Store weights that are equal, or each other transposed, once: exporters copy a tied weight where they fold its transpose.
-
-    Vectors stay apart: equal biases are no tied ones, and each gets its own scale when it is quantized.
-    """
-    import onnx
-
-    graph = model.graph
-    large = [tensor for tensor in graph.initializer if stored_bytes(tensor) >= SMALLEST_TIED and len(tensor.dims) > 1]
-    alike = Counter((tensor.data_type, *sorted(tensor.dims)) for tensor in large)
-    kept: dict[tuple[object, ...], str] = {}
-    same: dict[str, str] = {}
-    transposed: list[onnx.NodeProto] = []
-    for tensor in large:
-        if alike[tensor.data_type, *sorted(tensor.dims)] == 1:
-            continue
-        array = onnx.numpy_helper.to_array(tensor)
-        key = (tensor.data_type, *array.shape, sha256_bytes(array.tobytes()))
-        turned = (tensor.data_type, *array.shape[::-1], sha256_bytes(np.ascontiguousarray(array.T).tobytes())) if array.ndim == 2 else key
-        if key in kept:
-            same[tensor.name] = kept[key]
-        elif turned in kept:
-            transposed.append(onnx.helper.make_node("Transpose", [kept[turned]], [tensor.name], name=f"{tensor.name}.transposed", perm=[1, 0]))
-        else:
-            kept[key] = tensor.name
-            continue
-        graph.initializer.remove(tensor)
-    for node in graph.node:
-        node.input[:] = [same.get(name, name) for name in node.input]
-    for place, node in enumerate(transposed):
-        graph.node.insert(place, node)
 
 
 def replace_batch_norms(model: onnx.ModelProto) -> None:
@@ -157,25 +121,6 @@ def replace_batch_norms(model: onnx.ModelProto) -> None:
     kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
-
-
-def untie(model: onnx.ModelProto) -> None:
-    """Replace each Transpose of a stored weight by the transposed weight, in place: quantizers look for weights that are stored.
-
-    A tied weight is then there twice in memory, once of them soon as INT8 codes. The new weight takes the name of the Transpose's output.
-    """
-    import onnx
-
-    graph = model.graph
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in stored]:
-        array = onnx.numpy_helper.to_array(stored[node.input[0]])
-        order = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"), None)
-        graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array.transpose(order)), node.output[0]))
-        graph.node.remove(node)
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
-        graph.initializer.remove(tensor)
 
 
 def rename(model: onnx.ModelProto) -> None:

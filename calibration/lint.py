@@ -16,7 +16,8 @@ from calibration.onnx_model import Described, as_exported
 from calibration.quantizable import reasons, refusals
 from calibration.safe_names import name_nodes
 from calibration.scheme import Placement, count
-from pipeline.errors import QwarmError
+from calibration.side_files import MAX_INSIDE, light, stored_bytes, tensors
+from pipeline.records import ExportedModel
 from pipeline.tensors import AxisRange
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def lint(model: onnx.ModelProto, scheme: str, found: Described, shapes: Mapping[
     itself calls invalid nothing more is said.
     """
     view = View(model)
-    findings = _valid(model, view) or [finding for node in view.nodes for finding in of_node(view, node, scheme)]
+    invalid = _valid(model, view)
+    findings = invalid or [finding for node in view.nodes for finding in of_node(view, node, scheme)]
     findings += of_constants(view)
-    placement = _placement(model, scheme, found, shapes)
+    placement = _placement(model, scheme, None if invalid else _as_exported(model, found, shapes))
     if not placement.quantized_nodes:
         findings.append(_nothing(placement))
     what, expected = "A node is quantized by half, so it runs in float", "both factors or none"
@@ -46,26 +48,27 @@ def lint(model: onnx.ModelProto, scheme: str, found: Described, shapes: Mapping[
 def _valid(model: onnx.ModelProto, view: View) -> list[Finding]:
     import onnx
 
+    if sum(map(stored_bytes, tensors(model.graph))) > MAX_INSIDE:
+        return []  # the checker takes no model of 2 GiB from memory
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         said = " ".join(str(error).split())
         node = next((view.name(node) for node in view.nodes if node.name and f"{node.name}" in said), "graph")
         return [Finding("invalid", ERROR, node, (), "The model is not valid ONNX", "a model that onnx.checker accepts", said[:600])]
-    except ValueError:  # beyond 2 GiB the checker takes a path only
-        return []
     return []
 
 
-def _placement(model: onnx.ModelProto, scheme: str, found: Described, shapes: Mapping[str, AxisRange]) -> Placement:
+def _as_exported(model: onnx.ModelProto, found: Described, shapes: Mapping[str, AxisRange]) -> ExportedModel | None:
+    """What a quantizer would be told of the model; None where it has no rows, because its inputs share no first axis."""
+    return as_exported(model, "", found, shapes) if found.batch_axis is not None else None
+
+
+def _placement(model: onnx.ModelProto, scheme: str, exported: ExportedModel | None) -> Placement:
     """Which multiplying nodes are between Q/DQ, and of the others why the scheme's quantizer would not take them, where that is known."""
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = light(model)
     name_nodes(copy)
-    try:
-        known = refusals(copy, scheme, as_exported(copy, "", found, shapes))
-    except QwarmError:  # no batch axis, or shapes that inference cannot find: then there is no better reason
-        known = {}
+    known = refusals(copy, scheme, exported) if exported is not None else {}
 
     def reason(node: onnx.NodeProto, covered: list[bool]) -> str:
         if any(covered):

@@ -73,8 +73,8 @@ class Observer:
             count = min(self.rows_at_once, rows - start)
             part, names = _padded(batch, start, count, self.batch.min), tuple(ids[start : start + count])
             for tensors, runtime in self.sessions:
-                arrays = runtime.run(tensors, part)
-                for tensor in reversed(tensors):  # popped, so that each array is freed once it is taken
+                arrays = runtime.run(tensors, part)[::-1]
+                for tensor in tensors:  # in graph order; popped, so that each array is freed once it is taken
                     self._hand_out(tensor, arrays.pop(), names, len(next(iter(part.values()))), take)
 
     def _prepare(self, smallest: Batch) -> None:
@@ -91,7 +91,7 @@ class Observer:
                 used = 0
             shares[-1].append(tensor)
             used += size
-        self.sessions = [(share, session(_cut(self.graph, share).SerializeToString(), graph_order=True)) for share in shares]
+        self.sessions = [(share, session(_cut(self.graph, share).SerializeToString(), graph_order=True, arena=len(shares) == 1)) for share in shares]
 
     def _hand_out(self, tensor: str, array: np.ndarray, ids: tuple[str, ...], padded: int, take: Callable[[str, Seen], None]) -> None:
         if tensor in self.masked or not array.size:
@@ -210,5 +210,5 @@ def _sizes(model: onnx.ModelProto, tensors: Sequence[str], batch: Batch) -> Mapp
     copy.graph.node.extend(producers)
     del copy.graph.output[:]
     copy.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None) for name in names)
-    shapes = session(copy.SerializeToString(), graph_order=True).run(names, dict(batch))
+    shapes = session(copy.SerializeToString(), graph_order=True, arena=False).run(names, dict(batch))
     return {tensor: 4 * int(np.prod(shape, dtype=np.int64)) for tensor, shape in zip(tensors, shapes, strict=True)}

@@ -95,7 +95,8 @@ def run_checked(
     try:
         outputs = dict(run(batch))
     except Exception as error:  # a user's forward or a runtime may raise anything
-        raise not_followed(axis, f"{what} at {dict(sizes)}", f"{type(error).__name__}: {str(error)[:600]}", suspects) from error
+        said = error.got if isinstance(error, ModelError) else f"{type(error).__name__}: {str(error)[:600]}"
+        raise not_followed(axis, f"{what} at {dict(sizes)}", said, suspects) from error
     for name, array in outputs.items():
         if array.shape[:1] != (sizes[axis],):
             raise not_followed(axis, f"{what} at {dict(sizes)}", f"output {name} has shape {list(array.shape)}", suspects)

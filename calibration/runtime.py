@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.side_files import MAX_INSIDE, save_model, stored_bytes, tensors
+from pipeline.errors import ModelError
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -21,14 +22,16 @@ def session(
     *,
     optimize: bool = True,
     graph_order: bool = False,
+    arena: bool = True,
     disabled: Sequence[str] = (),
     limit: int = MAX_INSIDE,
 ) -> Any:
     """A CPU session on ONNX bytes, a file (with its side files), or a model with its weights inside, however large.
 
     `optimize=False` runs the graph as written (no rewriting of Q/DQ, no fusion). `graph_order` runs nodes as early as they can
-    run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive. `disabled` names single
-    optimizations. Weights beyond `limit` bytes pass through a temporary side file.
+    run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive. `arena=False` gives
+    memory back after each run, at some cost in time: for several sessions beside each other. `disabled` names single
+    optimizations. Weights beyond `limit` bytes pass through a temporary side file. Raises ModelError for a model that it cannot open.
     """
     import onnxruntime
 
@@ -40,9 +43,19 @@ def session(
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if graph_order:
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
 
     def opened(content: bytes | str) -> Any:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled))
+        try:
+            return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled))
+        except Exception as error:  # the binding's exceptions have no common base but Exception
+            raise ModelError(
+                "ONNX Runtime cannot open the model",
+                where=str(model) if isinstance(model, Path) else "the graph",
+                expected="operators and types that it has kernels for",
+                got=_said(error),
+                next="replace the operator that is named, or export the model without it",
+            ) from error
 
     if isinstance(model, bytes):
         return opened(model)
@@ -56,6 +69,15 @@ def session(
 
 
 def run_session(runtime: Any, batch: Batch) -> dict[str, np.ndarray]:
-    """All outputs of a session by name."""
+    """All outputs of a session by name; raises ModelError for inputs that the model cannot take."""
     names = [output.name for output in runtime.get_outputs()]
-    return dict(zip(names, runtime.run(names, dict(batch)), strict=True))
+    try:
+        return dict(zip(names, runtime.run(names, dict(batch)), strict=True))
+    except Exception as error:  # the binding's exceptions have no common base but Exception
+        shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in batch.items())
+        after = "look at the operator that is named: a size it fixes, or an index beyond its table"
+        raise ModelError("ONNX Runtime cannot run the model", where=shapes, expected="outputs", got=_said(error), next=after) from error
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:600]

@@ -14,9 +14,9 @@ import torch
 
 from calibration.checkpoint import load_module
 from calibration.export import export
-from calibration.graph import untie
 from calibration.onnx_model import read_model
 from calibration.runtime import run_session, session
+from calibration.tied import untie
 from engines.once import opened_once
 from pipeline.config import ModelConfig
 from pipeline.errors import ModelError, Refused

@@ -111,6 +111,19 @@ def test_a_fixed_batch_is_named_by_its_node(tmp_path: Path) -> None:
     assert "node turn (Reshape)" in done.stderr
 
 
+def test_an_operator_that_no_runtime_has_is_named_with_a_way_out(tmp_path: Path) -> None:
+    path = conv_net(tmp_path / "model.onnx", unsigned=True)
+    model = onnx.load(path)
+    relu = next(node for node in model.graph.node if node.op_type == "Relu")
+    relu.op_type, relu.domain = "Shrug", "mine"
+    model.opset_import.append(onnx.helper.make_opsetid("mine", 1))
+    path.write_bytes(model.SerializeToString())
+    done = lint(path, "cpu")
+    assert done.exit_code == 3
+    assert "Shrug" in done.stderr
+    assert "replace the operator" in done.stderr
+
+
 def test_a_dynamic_axis_needs_a_size_and_takes_one(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(f"{HEADER} g (float[batch, time, 4] x) => (float[batch, time, 4] y) {{ [r] y = Relu(x) }}")
     path = tmp_path / "model.onnx"
