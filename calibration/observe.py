@@ -91,7 +91,7 @@ class Observer:
                 used = 0
             shares[-1].append(tensor)
             used += size
-        self.sessions = [(share, session(_cut(self.graph, share).SerializeToString(), graph_order=True, arena=len(shares) == 1)) for share in shares]
+        self.sessions = [(share, session(_cut(self.graph, share), graph_order=True, arena=len(shares) == 1)) for share in shares]
 
     def _hand_out(self, tensor: str, array: np.ndarray, ids: tuple[str, ...], padded: int, take: Callable[[str, Seen], None]) -> None:
         if tensor in self.masked or not array.size:
@@ -210,5 +210,5 @@ def _sizes(model: onnx.ModelProto, tensors: Sequence[str], batch: Batch) -> Mapp
     copy.graph.node.extend(producers)
     del copy.graph.output[:]
     copy.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None) for name in names)
-    shapes = session(copy.SerializeToString(), graph_order=True, arena=False).run(names, dict(batch))
+    shapes = session(copy, graph_order=True, arena=False).run(names, dict(batch))
     return {tensor: 4 * int(np.prod(shape, dtype=np.int64)) for tensor, shape in zip(tensors, shapes, strict=True)}

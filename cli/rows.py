@@ -122,10 +122,10 @@ def _from_dataset(
     path: Path, specs: Sequence[TensorSpec], columns: Mapping[str, str], preprocess: str | None, label: str | None, class_names: Sequence[str]
 ) -> Callable[[], Iterator[One]]:
     from calibration.prepared import load_prepare
-    from calibration.sources import LABEL, open_parquet
+    from calibration.sources import LABEL, guess, open_rows
 
     wanted = dict(columns) or {spec.name: spec.name for spec in specs}
-    source = open_parquet(path, {**wanted, **({LABEL: label} if label else {})}, tuple(class_names) if label else ())
+    source = open_rows(guess(path), {**wanted, **({LABEL: label} if label else {})}, tuple(class_names) if label else ())
     prepare = load_prepare(preprocess, Path())[0] if preprocess else None
 
     def read() -> Iterator[One]:
