@@ -33,3 +33,15 @@ def run_session(runtime: Any, batch: Batch) -> dict[str, np.ndarray]:
     """All outputs of a session by name."""
     names = [output.name for output in runtime.get_outputs()]
     return dict(zip(names, runtime.run(names, dict(batch)), strict=True))
+
+
+def simulator(model: bytes) -> Any:
+    """A CPU session that computes Q/DQ in float as they are written, and everything else as fast as it can."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.use_deterministic_compute = True
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=["WeightBiasQuantization"])

@@ -137,12 +137,18 @@ class DataConfig(Section):
 
 
 class QuantizeConfig(Section):
-    """`min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch."""
+    """`min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch.
+
+    `weight_ranges`, `rounding`, `bias_correction`: how weights are fitted on the calibration rows (calibration/rounding/methods.py).
+    """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
     method: Literal["max"] = "max"
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
+    weight_ranges: Literal["mse", "max"] = "mse"
+    rounding: Literal["compensated", "nearest"] = "compensated"
+    bias_correction: bool = True
 
 
 class TargetConfig(Section):
