@@ -28,11 +28,12 @@ WEIGHT_TOLERANCE = 1e-5
 
 
 def activation_scale(entry: TensorRange) -> float:
-    """absmax / 127 as float32 (NVIDIA, "Achieving FP32 accuracy with INT8 inference using QAT", 2021), positive and normal also for a dead tensor.
+    """The range's magnitude / 127 as float32, positive and normal also for a dead tensor.
 
+    NVIDIA, "Achieving FP32 accuracy for INT8 inference using quantization aware training with TensorRT", 2021.
     Raises RangeError for a range that is not finite.
     """
-    largest = max(abs(entry.low), abs(entry.high))
+    largest = entry.magnitude
     if not np.isfinite(largest):
         raise RangeError("A calibrated range is not finite", where="ranges.json", expected="finite numbers", got=f"{entry.low} to {entry.high}")
     scale = float(np.float32(largest / LEVELS))

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from calibration.observe import Observer
+from calibration.histograms import NOTHING, SMALLEST, Histogram, Outliers, Tally
+from calibration.input_watch import InputWatch, refuse_non_finite
+from calibration.observe import Observer, Seen
+from calibration.range_methods import PARAMETERS, Chosen, choose
 from pipeline.digests import sha256_file
 from pipeline.errors import RangeError
 from pipeline.platforms import package_version
-from pipeline.records import ExportedModel, Ranges, Roles, TensorRange
+from pipeline.records import ExportedModel, OutlierRows, Ranges, Roles, TensorRange
 from pipeline.tensors import Batch
 
-METHOD = "max"
+MAX = "max"
+TOOLS = ("onnx", "onnxruntime-gpu", "numpy")
 CONVERGED = 0.5
 """Below this `halves_ratio`, half of the rows would have clipped the other half by more than a bit: a warning says so."""
-
-
-@dataclasses.dataclass
-class _Extremes:
-    """Running minimum and maximum of one tensor, over the rows of even and of odd position."""
-
-    low: list[float] = dataclasses.field(default_factory=lambda: [np.inf, np.inf])
-    high: list[float] = dataclasses.field(default_factory=lambda: [-np.inf, -np.inf])
-
-    def add(self, half: int, low: float, high: float) -> None:
-        self.low[half] = min(self.low[half], low)
-        self.high[half] = max(self.high[half], high)
-
-    def result(self) -> TensorRange:
-        sides = [max(abs(low), abs(high)) for low, high in zip(self.low, self.high, strict=True) if np.isfinite(low)]
-        larger = max(sides)
-        ratio = min(sides) / larger if len(sides) == 2 and larger > 0 else (1.0 if larger == 0 else 0.0)
-        return TensorRange(low=min(self.low), high=max(self.high), halves_ratio=ratio)
 
 
 def collect(
@@ -48,98 +31,113 @@ def collect(
     preprocess_sha256: str,
     min_rows: int,
     batch_rows: int,
+    method: str = MAX,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Ranges:
-    """Smallest and largest value of every float tensor over all rows, in ONNX Runtime with its optimizations off.
+    """Range of every float tensor that a scheme could quantize, by `method` (a key of `range_methods.PARAMETERS`), in one pass over all rows.
 
-    Reductions run inside the graph, so memory holds one batch of rows and a few activations.
-    `row_ids` name the rows in the order in which `batches` gives them. Convergence compares rows of even with rows of odd
-    position. Raises RangeError for a model that is not `exported`, fewer than `min_rows` rows, a value that is not finite
+    Memory holds one batch, the activations of a few rows, and a few histograms for each tensor, however many rows there are.
+    `row_ids` name the rows in the order in which `batches` gives them. Convergence compares the first half of the rows with the second.
+    A tensor that only a Relu or a Clip reads takes the range of what leaves that, since both are one kernel.
+    Rows far beyond all others in a tensor are listed; `max` covers them, the other methods leave them out there.
+    Raises RangeError for a model that is not `exported`, fewer than `min_rows` rows or other rows than `row_ids`, a value that is not finite
     (naming row and tensor) and an input that is the same in every row.
     """
-    found = sha256_file(model)
-    if found != exported.onnx_sha256:
+    if method not in PARAMETERS:
+        raise RangeError("There is no such method", where="quantize.method", expected=f"one of {', '.join(PARAMETERS)}", got=method)
+    digest = sha256_file(model)
+    if digest != exported.onnx_sha256:
         raise RangeError(
-            "The model is not the one that was exported", where=str(model), expected=exported.onnx_sha256, got=found, next="run `dvc repro export`"
+            "The model is not the one that was exported", where=str(model), expected=exported.onnx_sha256, got=digest, next="run `dvc repro export`"
         )
-    observer = Observer(model, exported)
-    extremes: dict[str, _Extremes] = {}
-    inputs = _InputWatch()
-    done = 0
-    for number, batch in enumerate(batches):
-        size = len(next(iter(batch.values())))
-        ids = row_ids[done : done + size]
-        inputs.add(batch)
-        for name, (low, high) in observer.run(batch, ids).items():
-            entry = extremes.setdefault(name, _Extremes())
-            # A tensor without a batch axis has one value a batch: whole batches alternate then.
-            position = np.arange(done, done + size) if len(low) == size else np.array([number])
-            for half in (0, 1):
-                chosen = position % 2 == half
-                if chosen.any():
-                    entry.add(half, float(low[chosen].min()), float(high[chosen].max()))
-        done += size
-        progress(done, len(row_ids), "")
-    if done < min_rows:
+    if (total := len(row_ids)) < min_rows:
         raise RangeError(
             "There are too few calibration rows",
             where="role calibration",
             expected=f"at least quantize.min_rows = {min_rows}",
-            got=str(done),
+            got=str(total),
             next="raise data.roles.calibration in params.yaml",
         )
-    inputs.refuse_constant(done)
-    tensors = {name: entry.result() for name, entry in sorted(extremes.items()) if name not in observer.masked}
-    dead = tuple(name for name, entry in tensors.items() if entry.low == entry.high == 0)
+    observer, inputs = Observer(model, exported), InputWatch()
+    tallies = _stream(observer, inputs, batches, row_ids, method != MAX, progress)
+    dead = tuple(name for name, tally in tallies.items() if set(tally.groups) == {NOTHING})
+    inputs.refuse_constant(total, dead)
+    outliers = {name: found for name, tally in tallies.items() if (found := tally.outliers()) is not None}
+    tensors = {name: _range(tally, method, outliers.get(name)) for name, tally in tallies.items()}
+    shared = {name: tensors[end] for name, end in observer.fused.items() if end in tensors}
     return Ranges(
         onnx_sha256=exported.onnx_sha256,
         calibration_root=calibration_root,
         preprocess_sha256=preprocess_sha256,
-        method=METHOD,
-        calibration_rows=done,
+        method=method,
+        parameters=PARAMETERS[method],
+        calibration_rows=total,
         batch_rows=batch_rows,
-        tools={name: package_version(name) for name in ("onnx", "onnxruntime-gpu", "numpy")},
-        tensors=tensors,
+        tools={name: package_version(name) for name in TOOLS},
+        tensors=dict(sorted((tensors | shared).items())),
         dead=dead,
-        warnings=(*inputs.warnings(done), *_warnings(tensors, dead), *_mask_warning(observer.masked)),
+        outliers=tuple(OutlierRows(name, entry.names, entry.rows, entry.largest, entry.others) for name, entry in outliers.items()),
+        warnings=(*inputs.warnings(total), *_warnings(tensors, dead, outliers, method), *_mask_warning(observer.masked)),
     )
 
 
-class _InputWatch:
-    """Notices inputs that do not vary: every row equal, or single rows of one value (a mask of integers may be either)."""
+def _stream(
+    observer: Observer,
+    inputs: InputWatch,
+    batches: Iterable[Batch],
+    row_ids: Sequence[str],
+    histograms: bool,
+    progress: Callable[[int, int, str], None],
+) -> dict[str, Tally]:
+    """Run every row once; gives what was kept of each tensor that has a range, by name."""
+    tallies = {name: Tally(histograms) for name in sorted(observer.tensors)}
+    total, done = len(row_ids), 0
+    for batch in batches:
+        size = len(next(iter(batch.values())))
+        ids = row_ids[done : done + size]
+        if len(ids) < size:
+            raise _miscounted(total, f"at least {done + size}")
+        refuse_non_finite(batch, ids)
+        inputs.add(batch)
+        middle = min(max(total // 2 - done, 0), size)
+        for half, (start, end) in enumerate(((0, middle), (middle, size))):
 
-    def __init__(self) -> None:
-        self.first: dict[str, np.ndarray] = {}
-        self.varies: set[str] = set()
-        self.flat: dict[str, int] = {}
-        self.masks: set[str] = set()
+            def take(name: str, seen: Seen, half: int = half) -> None:
+                tallies[name].add(half, seen)
 
-    def add(self, batch: Batch) -> None:
-        for name, array in batch.items():
-            self.masks |= {name} if array.dtype.kind in "ib" else set()
-            first = self.first.setdefault(name, array[0].copy())
-            if any(row.shape != first.shape or not np.array_equal(row, first) for row in array):
-                self.varies.add(name)
-            rows = array.reshape(len(array), -1)
-            self.flat[name] = self.flat.get(name, 0) + int((rows == rows[:, :1]).all(axis=1).sum())
+            if start < end:
+                observer.run({name: array[start:end] for name, array in batch.items()}, ids[start:end], take)
+        done += size
+        progress(done, total, "")
+    if done != total:
+        raise _miscounted(total, str(done))
+    return {name: tally for name, tally in tallies.items() if tally.groups and name not in observer.masked}
 
-    def refuse_constant(self, rows: int) -> None:
-        for name, first in self.first.items():
-            if name not in self.varies and rows > 1 and (name not in self.masks or not self.varies):
-                raise RangeError(
-                    "The calibration rows are degenerate: an input is the same in every row",
-                    where=f"input {name}",
-                    expected="rows that differ",
-                    got=f"{rows} equal rows, values {float(first.min()):g} to {float(first.max()):g}",
-                    next="check data.preprocess and the source's column",
-                )
 
-    def warnings(self, rows: int) -> list[str]:
-        return [
-            f"input {name}: {count} of {rows} rows hold one single value"
-            for name, count in sorted(self.flat.items())
-            if count and name not in self.masks
-        ]
+def _miscounted(expected: int, got: str) -> RangeError:
+    return RangeError("The rows are not those that were named", where="calibration rows", expected=f"{expected} rows", got=got)
+
+
+def _range(tally: Tally, method: str, outliers: Outliers | None) -> TensorRange:
+    """A tensor that is never more than SMALLEST has the range 0 to 0: no grid fits it, and each scheme has a safe scale for it."""
+    low, high = tally.extremes()
+    if max(-low, high) < SMALLEST:
+        return TensorRange(0.0, 0.0, 1.0)
+    if method == MAX:
+        return TensorRange(low, high, _ratio(*(max(-half_low, half_high) for half_low, half_high in (tally.extremes([0]), tally.extremes([1])))))
+    without = outliers.exponents if outliers is not None else frozenset()
+    chosen, *halves = (_chosen(method, tally.histogram(without, rows)) for rows in ([0, 1], [0], [1]))
+    return TensorRange(chosen.low, chosen.high, _ratio(*(half.magnitude for half in halves)), chosen.magnitude, low, high)
+
+
+def _chosen(method: str, histogram: Histogram | None) -> Chosen:
+    return choose(method, histogram) if histogram is not None else Chosen(0.0, 0.0, 0.0)
+
+
+def _ratio(first: float, second: float) -> float:
+    """Smaller over larger magnitude of two halves; 0 where one half has no row."""
+    smaller, larger = sorted((first, second))
+    return 1.0 if larger == 0 else max(smaller, 0.0) / larger
 
 
 def _mask_warning(masked: Collection[str]) -> list[str]:
@@ -148,8 +146,15 @@ def _mask_warning(masked: Collection[str]) -> list[str]:
     return [f"{len(masked)} tensors in front of a Softmax hold a mask's infinities and stay in float: {', '.join(sorted(masked)[:5])}"]
 
 
-def _warnings(tensors: Mapping[str, TensorRange], dead: Sequence[str]) -> list[str]:
+def _warnings(tensors: Mapping[str, TensorRange], dead: Sequence[str], outliers: Mapping[str, Outliers], method: str) -> list[str]:
     warnings = [f"{len(dead)} tensors are zero for every row: {', '.join(dead[:5])}"] if dead else []
+    if outliers:
+        shown = "; ".join(
+            f"{name}: row {', '.join(entry.names)} reaches {entry.largest:.4g}, every other row at most {entry.others:.4g}"
+            for name, entry in sorted(outliers.items(), key=lambda item: item[1].others / item[1].largest)[:5]
+        )
+        effect = "they alone set its range; quantize.method percentile, entropy or mse leaves them out" if method == MAX else "left out of its range"
+        warnings.append(f"{len(outliers)} tensors have outlier rows ({effect}): {shown}")
     loose = sorted((entry.halves_ratio, name) for name, entry in tensors.items() if entry.halves_ratio < CONVERGED)
     if loose:
         shown = ", ".join(f"{name} ({ratio:.2f})" for ratio, name in loose[:5])
@@ -157,16 +162,26 @@ def _warnings(tensors: Mapping[str, TensorRange], dead: Sequence[str]) -> list[s
     return warnings
 
 
-def check_bound(ranges: Ranges, exported: ExportedModel, roles: Roles) -> None:
-    """Refuse ranges of another model, other calibration rows, another preprocessing or method; raises RangeError naming which."""
-    bindings = {
+def check_bound(ranges: Ranges, exported: ExportedModel, roles: Roles, *, method: str, batch_rows: int) -> None:
+    """Refuse ranges of another model, other rows, another preprocessing, method, batch size or tool; raises RangeError naming which."""
+    bindings: dict[str, tuple[object, object]] = {
         "model": (exported.onnx_sha256, ranges.onnx_sha256),
-        "calibration rows": (roles.roles["calibration"].merkle_root, ranges.calibration_root),
+        "set of calibration rows": (roles.roles["calibration"].merkle_root, ranges.calibration_root),
         "preprocessing": (roles.preprocess_sha256, ranges.preprocess_sha256),
-        "method": (METHOD, ranges.method),
+        "method": (_described(method, PARAMETERS[method]), _described(ranges.method, ranges.parameters)),
+        "batch size": (batch_rows, ranges.batch_rows),
+        **{f"version of {name}": (package_version(name), ranges.tools.get(name, "absent")) for name in TOOLS},
     }
     for name, (expected, got) in bindings.items():
         if expected != got:
             raise RangeError(
-                f"The ranges were taken with another {name}", where="ranges.json", expected=expected, got=got, next="run `dvc repro ranges`"
+                f"The ranges were taken with another {name}",
+                where="ranges.json",
+                expected=str(expected),
+                got=str(got),
+                next="run `dvc repro --single-item --force ranges`, then `dvc repro`",
             )
+
+
+def _described(method: str, parameters: Mapping[str, float]) -> str:
+    return " ".join([method, *(f"{name}={value:g}" for name, value in sorted(parameters.items()))])

@@ -98,30 +98,58 @@ class ExportedModel(Record):
 
 @dataclasses.dataclass(frozen=True)
 class TensorRange(Record):
-    """Smallest and largest value a tensor took over the calibration rows, and how far its two halves agree.
+    """The range that a method chose for a tensor over the calibration rows, and how far it follows from either half of them.
 
-    `halves_ratio` is the smaller half's absolute maximum over the larger's: 1 is fully converged.
+    `low` and `high` suit a grid with a zero point, `symmetric` one without: the magnitude on either side, null for the larger of both.
+    `halves_ratio` is the smaller half's magnitude over the larger's, by the same method: 1 is fully converged.
+    `seen_low` and `seen_high` are the smallest and the largest value, null where they are `low` and `high`.
     """
 
     low: float
     high: float
     halves_ratio: float
+    symmetric: float | None = None
+    seen_low: float | None = None
+    seen_high: float | None = None
+
+    @property
+    def magnitude(self) -> float:
+        """The end of a symmetric grid."""
+        return max(abs(self.low), abs(self.high)) if self.symmetric is None else self.symmetric
+
+    @property
+    def seen_magnitude(self) -> float:
+        """The largest magnitude of any value: what a narrower float type must hold."""
+        return max(abs(self.low if self.seen_low is None else self.seen_low), abs(self.high if self.seen_high is None else self.seen_high))
+
+
+@dataclasses.dataclass(frozen=True)
+class OutlierRows(Record):
+    """`count` rows, the first few by id, whose values in one tensor reach `magnitude`, where those of every other row end at `others`."""
+
+    tensor: str
+    rows: tuple[str, ...]
+    count: int
+    magnitude: float
+    others: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranges(Record):
-    """Activation ranges, bound by digest to the model, the rows and the method that gave them."""
+    """Activation ranges, bound by digest to the model, the rows and the preprocessing, and to method, batch size and tools."""
 
-    SCHEMA: ClassVar[str] = "qwarm.ranges/1"
+    SCHEMA: ClassVar[str] = "qwarm.ranges/2"
     onnx_sha256: str
     calibration_root: str
     preprocess_sha256: str
     method: str
+    parameters: dict[str, float]
     calibration_rows: int
     batch_rows: int
     tools: dict[str, str]
     tensors: dict[str, TensorRange]
     dead: tuple[str, ...]
+    outliers: tuple[OutlierRows, ...]
     warnings: tuple[str, ...]
 
 
@@ -378,6 +406,6 @@ class ReleaseManifest(Record):
 
 __all__ = [
     "ROLES", "AxisRange", "Census", "CensusLayer", "Check", "ColdStartReport", "DriftReport", "Engine", "Evidence", "ExportedModel",
-    "File", "Finding", "FloatNode", "Interval", "NotMeasured", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget",
-    "Role", "Roles", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "File", "Finding", "FloatNode", "Interval", "NotMeasured", "OutlierRows", "Parity", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest",
+    "ReleasedTarget", "Role", "Roles", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ def run(scheme: str) -> str:
     config = load_config(paths.PARAMS)
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
     ranges = Ranges.load(paths.RANGES, next="run `dvc repro ranges`")
-    check_bound(ranges, exported, role_manifest(config, "calibration"))
+    check_bound(ranges, exported, role_manifest(config, "calibration"), method=config.quantize.method, batch_rows=config.quantize.batch_rows)
     rows, _ = role_arrays(config, "search")
     switches = config.quantize
     calibration = Calibration(

@@ -26,6 +26,7 @@ def run() -> str:
             preprocess_sha256=roles.preprocess_sha256,
             min_rows=config.quantize.min_rows,
             batch_rows=config.quantize.batch_rows,
+            method=config.quantize.method,
             progress=report,
         )
     ranges.save(paths.RANGES)

@@ -11,9 +11,9 @@ import pytest
 
 from calibration.export import export
 from calibration.graph import before_softmax, mask_nodes
-from calibration.observe import Observer
+from calibration.input_watch import InputWatch
+from calibration.observe import Observer, Seen
 from calibration.prepared import prepare_row
-from calibration.ranges import _InputWatch
 from calibration.roles import ALL, draw, prove_disjoint
 from calibration.rows import batches
 from calibration.sources import open_parquet
@@ -87,12 +87,12 @@ def test_a_row_that_is_too_long_empty_or_torn_is_named(ids: int, mask: int, mess
 
 
 def test_a_mask_may_be_constant_and_an_input_may_not() -> None:
-    watch = _InputWatch()
+    watch = InputWatch()
     ids = np.arange(8).reshape(4, 2)
     watch.add({"ids": ids, "mask": np.ones((4, 2), np.int64), "image": np.random.default_rng(0).random((4, 2), np.float32)})
     watch.refuse_constant(4)
     assert watch.warnings(4) == []
-    watch = _InputWatch()
+    watch = InputWatch()
     watch.add({"ids": np.ones((4, 2), np.int64), "mask": np.ones((4, 2), np.int64)})
     with pytest.raises(RangeError, match="degenerate"):
         watch.refuse_constant(4)
@@ -180,15 +180,16 @@ def test_a_masks_infinities_have_no_range_and_stay_in_float(exported: tuple[Path
     graph = onnx.load(path)
     masked = before_softmax(graph)
     observer = Observer(path, record)
-    found = observer.run(ROWS, ["a", "b", "c"])
+    found: dict[str, Seen] = {}
+    observer.run(ROWS, ["a", "b", "c"], found.__setitem__)
     assert observer.masked
     assert observer.masked <= masked
     assert not observer.masked & set(found)
-    assert all(np.isfinite(low).all() and np.isfinite(high).all() for low, high in found.values())
+    assert all(np.isfinite(seen.values).all() for seen in found.values())
     operators = {node.name: node.op_type for node in graph.graph.node}
     assert "Add" in {operators[name] for name in mask_nodes(graph)}
     assert not {"MatMul", "Gemm"} & {operators[name] for name in mask_nodes(graph)}
     everything = {"ids": ROWS["ids"], "mask": np.ones_like(ROWS["mask"])}
     again = Observer(path, record)
-    again.run(everything, ["a", "b", "c"])
+    again.run(everything, ["a", "b", "c"], found.__setitem__)
     assert not again.masked  # nothing is hidden, so nothing is infinite

@@ -62,7 +62,7 @@ def ranges_of(model: onnx.ModelProto, batch: Batch) -> Ranges:
     names = [name for node in model.graph.node for name in node.output]
     values = dict(zip(names, run(model, batch, *names), strict=True)) | dict(batch)
     tensors = {name: TensorRange(float(value.min()), float(value.max()), 1.0) for name, value in values.items()}
-    return Ranges("m", "r", "p", "max", 64, 64, {}, tensors, (), ())
+    return Ranges("m", "r", "p", "max", {}, 64, 64, {}, tensors, (), (), ())
 
 
 def pictures(count: int = 64, seed: int = 1) -> Batch:
