@@ -19,11 +19,12 @@ import numpy as np
 
 from calibration.cpu_placement import Plan, place
 from calibration.cpu_rules import SAFE_MAGNITUDE, verify
+from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
 from calibration.rounding.reconstruct import reconstruct
 from calibration.rounding.write import written
 from calibration.safe_names import name_nodes
-from calibration.scheme import Placement, bound, count, finish, zero_channels
+from calibration.scheme import Variant, bound, count, finish, zero_channels
 from pipeline.errors import QuantizeError
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
@@ -66,16 +67,21 @@ def quantize(
     quantized = _quantized(source, ranges, plan)
     verify(source, quantized, ranges)
 
-    def counted(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Placement]:
-        return model, count(model, lambda node, _: plan.refused.get(node.name, "it stands in no pattern that the scheme quantizes"))
+    def counted(model: onnx.ModelProto, own: Ranges | None = None) -> Variant:
+        placement = count(model, lambda node, _: plan.refused.get(node.name, "it stands in no pattern that the scheme quantizes"))
+        return Variant(model, placement, own)
 
     variants = {"nearest": counted(quantized)}
     if calibration is not None and calibration.methods.any:
         batch = exported.shapes[str(exported.inputs[0].shape[0])]
+        equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
+        if equal is not None:
+            source, quantized = equal.model, _quantized(equal.model, equal.ranges, plan)
+            verify(source, quantized, equal.ranges)
         rounded = reconstruct(source, quantized, calibration, batch, int32_bias=True, progress=progress)
         fitted = written(source, quantized, rounded)
-        verify(source, fitted, ranges, rounded)
-        variants["fitted"] = counted(fitted)
+        verify(source, fitted, equal.ranges if equal else ranges, rounded)
+        variants["fitted"] = counted(fitted, equal.ranges if equal else None)
     return finish(
         SCHEME, f"onnxruntime {package_version('onnxruntime-gpu')} QDQQuantizer, {RULES}", variants, float_model, exported, ranges,
         folder, search_rows, classes, progress,

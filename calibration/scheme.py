@@ -33,6 +33,15 @@ JUDGED_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
+class Variant:
+    """One way to quantize the same float model; `equalized` are the ranges of a float graph with the same answers and other weights."""
+
+    model: onnx.ModelProto
+    placement: Placement
+    equalized: Ranges | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Placement:
     """Where Q/DQ stand: nodes that multiply with both factors dequantized, and those that stay in float."""
 
@@ -73,7 +82,7 @@ def count(quantized: onnx.ModelProto, reason: Reason) -> Placement:
 def finish(
     scheme: str,
     quantizer: str,
-    variants: Mapping[str, tuple[onnx.ModelProto, Placement]],
+    variants: Mapping[str, Variant],
     float_model: Path,
     exported: ExportedModel,
     ranges: Ranges,
@@ -82,16 +91,19 @@ def finish(
     classes: bool,
     progress: Progress,
 ) -> QuantizedModel:
-    """Judge the variants on the search rows and write the best one's `folder`/model.onnx and quantized.json, whole or not at all."""
+    """Judge the variants on the search rows and write the best one's `folder`/model.onnx and quantized.json, whole or not at all.
+
+    With the ranges.json of an equalized float graph, if that is what was quantized.
+    """
     import onnx
 
     source = onnx.load(float_model)
     name_nodes(source)
     progress(1, 3, "search rows")
-    contents = {name: bytes(model.SerializeToString(deterministic=True)) for name, (model, _) in variants.items()}
+    contents = {name: bytes(variant.model.SerializeToString(deterministic=True)) for name, variant in variants.items()}
     judged = judge(float_model, contents, exported, search_rows, classes)
     best = max(contents, key=lambda name: float("inf") if (db := judged[name][0]) is None else db)
-    content, (_, placement) = contents[best], variants[best]
+    content, placement, equalized = contents[best], variants[best].placement, variants[best].equalized
     record = QuantizedModel(
         scheme=scheme,
         onnx_sha256=sha256_bytes(content),
@@ -108,11 +120,14 @@ def finish(
         zero_channels={name: channels for name, (_, _, channels) in zero_channels(source, placement.quantized_nodes).items()},
         variant=best,
         variants={name: db for name, (db, _) in judged.items()},
+        equalized_ranges_sha256=None if equalized is None else equalized.digest(),
     )
     progress(2, 3, "write")
     with replacing_folder(folder) as temporary:
         (temporary / "model.onnx").write_bytes(content)
         record.save(temporary / "quantized.json")
+        if equalized is not None:
+            equalized.save(temporary / "ranges.json")
     progress(3, 3, "")
     return record
 

@@ -17,11 +17,12 @@ import numpy as np
 import calibration
 from calibration.graph import mask_nodes
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
+from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
 from calibration.rounding.reconstruct import reconstruct
 from calibration.rounding.write import written
 from calibration.safe_names import hide, name_nodes, restore
-from calibration.scheme import bound, finish
+from calibration.scheme import Variant, bound, finish
 from pipeline.errors import QuantizeError, disk_error
 from pipeline.padding import fit
 from pipeline.platforms import package_version
@@ -65,14 +66,18 @@ def quantize(
     quantized = _place(source, exported, ranges, search_rows)
     placement = describe(source, quantized, exported)
     verify(quantized, ranges, placement)
-    variants = {"nearest": (quantized, placement)}
+    variants = {"nearest": Variant(quantized, placement)}
     if calibration is not None and calibration.methods.any:
         batch = exported.shapes[str(exported.inputs[0].shape[0])]
+        equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
+        if equal is not None:
+            source, quantized = equal.model, _place(equal.model, exported, equal.ranges, search_rows)
+            verify(quantized, equal.ranges, describe(source, quantized, exported))
         rounded = reconstruct(source, quantized, calibration, batch, int32_bias=False, progress=progress)
         fitted = written(source, quantized, rounded)
         placement = describe(source, fitted, exported)
-        verify(fitted, ranges, placement, source, rounded)
-        variants["fitted"] = fitted, placement
+        verify(fitted, equal.ranges if equal else ranges, placement, source, rounded)
+        variants["fitted"] = Variant(fitted, placement, equal.ranges if equal else None)
     return finish(
         SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}", variants, float_model,
         exported, ranges, folder, search_rows, classes, progress,

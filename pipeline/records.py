@@ -185,6 +185,8 @@ class QuantizedModel(Record):
     """Which of `variants` this is: the one of the best SQNR on the search rows."""
     variants: dict[str, float | None] = dataclasses.field(default_factory=dict)
     """SQNR in dB on the search rows by way of rounding, null without limit."""
+    equalized_ranges_sha256: str | None = None
+    """Of the ranges.json beside the model: those of the float graph with equalized channels that was quantized; null where that was the export."""
 
 
 @dataclasses.dataclass(frozen=True)

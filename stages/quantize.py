@@ -24,7 +24,7 @@ def run(scheme: str) -> str:
     calibration = Calibration(
         rows=lambda: (batch for batch, _ in role_batches(config, "calibration", switches.batch_rows)),
         count=ranges.calibration_rows,
-        methods=Methods(switches.weight_ranges, switches.rounding, switches.bias_correction),
+        methods=Methods(switches.equalization, switches.adaptation, switches.rounding, switches.bias_correction),
     )
     with bar(f"quantize@{scheme}") as report:
         classes = config.data.labels is not None

@@ -12,18 +12,19 @@ from pipeline.tensors import Batch
 class Methods:
     """Switches. What each does, its source and its cost stand in the function it names; its gain in `benchmarks/quantization.py`.
 
-    `weight_ranges`: "mse" (`solve.mse_scale`) or "max". `rounding`: "compensated" (`target.adapted`, `solve.error_compensated`,
+    `equalization`: `equalize.equalized`. `adaptation`: `target.adapted`. `rounding`: "compensated" (`solve.error_compensated`, then
     `solve.descended`) or "nearest". `bias_correction`: `moments.Moments.bias`.
     """
 
-    weight_ranges: str = "mse"
+    equalization: bool = True
+    adaptation: bool = True
     rounding: str = "compensated"
     bias_correction: bool = True
 
     @property
     def any(self) -> bool:
         """Whether one of them is on."""
-        return self.rounding != "nearest" or self.bias_correction or self.weight_ranges != "max"
+        return self.equalization or self.adaptation or self.bias_correction or self.rounding != "nearest"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,7 +76,7 @@ def reconstruct(
         halves = _moments(replay, layer, layer.matrix(weight).shape, number)
         rounded = _rounded(layer, weight, bias, halves, calibration.methods, int32_bias)
         if moved(layer, weight, rounded) > MOST_MOVED:
-            simple = dataclasses.replace(calibration.methods, rounding="nearest", weight_ranges="max")
+            simple = dataclasses.replace(calibration.methods, adaptation=False, rounding="nearest")
             rounded = _rounded(layer, weight, bias, halves, simple, int32_bias)
         _apply(twin, layer, rounded)
         done[layer.name] = rounded
@@ -118,17 +118,13 @@ def _rounded(
     matrix, moments = layer.matrix(weight).astype(np.float64), halves[0] + halves[1]
     centred = bias is not None and methods.bias_correction
     hessian, _ = moments.covariances(centred)
-    importance = np.einsum("gkk->gk", hessian)
-    compensated = methods.rounding == "compensated"
-    target = adapted(matrix, halves, centred) if compensated else matrix
+    target = adapted(matrix, halves, centred) if methods.adaptation else matrix
     scale = solve.largest_scale(target, SAFE_SCALE)
-    if methods.weight_ranges == "mse":
-        scale = solve.mse_scale(target, importance, scale)
     if bias is not None and int32_bias:
         largest = np.maximum(np.abs(moments.bias(target)) if centred else 0.0, np.abs(bias).reshape(scale.shape))
         scale = np.maximum(scale, largest * INT32_BIAS / layer.step)
     scale = scale.astype(np.float32).astype(np.float64)
-    if compensated:
+    if methods.rounding == "compensated":
         damped = hessian + damping(hessian, DAMPING)
         codes = solve.descended(solve.error_compensated(target, scale, damped), target, scale, damped, SWEEPS)
     else:

@@ -29,7 +29,7 @@ class Replay:
         """The rows, at the place they are replayed from, in batches that are the same each time."""
         if self._stored is not None:
             return self._stored
-        return (part for batch in self.rows() for part in _parts(batch, self.batch))
+        return (part for batch in self.rows() for part in parts(batch, self.batch))
 
     def computed(self, names: Sequence[str], batches: Iterable[Batch]) -> Iterator[dict[str, np.ndarray]]:
         """The tensors `names` for each of `batches`, with the constants as they are now."""
@@ -79,7 +79,7 @@ class Replay:
         return run
 
 
-def _parts(batch: Batch, allowed: AxisRange) -> Iterator[Batch]:
+def parts(batch: Batch, allowed: AxisRange) -> Iterator[Batch]:
     """Batches of at most `ROWS` rows of a size that the model takes; the last row is repeated where there are too few."""
     rows = len(next(iter(batch.values())))
     most = min(max(ROWS, allowed.min), allowed.max)

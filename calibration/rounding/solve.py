@@ -6,7 +6,6 @@ import numpy as np
 
 LEVELS = 127
 BLOCK = 64
-RATIOS = np.linspace(0.75, 1.0, 26)
 
 
 def nearest(weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -18,21 +17,6 @@ def largest_scale(weight: np.ndarray, safe: float) -> np.ndarray:
     """absmax / 127 of each row (..., K) to (...); `safe` for a row of zeros."""
     largest = np.abs(weight).max(axis=-1)
     return np.where(largest > 0, largest / LEVELS, safe)
-
-
-def mse_scale(weight: np.ndarray, importance: np.ndarray, full: np.ndarray) -> np.ndarray:
-    """The scale (G, rows) with the least rounding error, out of shares of `full`, each input weighted with its `importance` (G, K).
-
-    A narrower scale cuts off the largest weights and rounds the others more finely (Banner et al., "Post training 4-bit quantization of
-    convolutional networks for rapid-deployment", NeurIPS 2019, search the same trade-off).
-    """
-    best, chosen = np.full(full.shape, np.inf), full.copy()
-    for ratio in RATIOS[::-1]:
-        scale = full * ratio
-        error = np.einsum("grk,gk->gr", np.square(nearest(weight, scale) * scale[..., None] - weight), importance)
-        better = error < best
-        best, chosen = np.where(better, error, best), np.where(better, scale, chosen)
-    return chosen
 
 
 def error_compensated(target: np.ndarray, scale: np.ndarray, hessian: np.ndarray) -> np.ndarray:
