@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.rounding.check import NOT_FITTED, verify_fitted
+from calibration.rounding.reconstruct import Rounded
 from calibration.scheme import broken, channel_axis
 from pipeline.errors import QuantizeError, RangeError
 from pipeline.records import Ranges, TensorRange
@@ -37,12 +40,13 @@ def activation_parameters(entry: TensorRange) -> tuple[float, float]:
     return (scale, -low / scale) if scale >= np.finfo(np.float32).tiny else (1.0, 0.0)
 
 
-def verify(source: onnx.ModelProto, quantized: onnx.ModelProto, ranges: Ranges) -> None:
+def verify(source: onnx.ModelProto, quantized: onnx.ModelProto, ranges: Ranges, rounded: Mapping[str, Rounded] = NOT_FITTED) -> None:
     """Raise QuantizeError naming the first node whose parameters are not what `ranges` and the weights of `source` imply.
 
     Activations: scalar float32 scale, uint8 zero point, both from the tensor's own range, or its input's for an operator that only moves
     values. Weights: int8 codes within half a step of the float weights, scale absmax / 127 a channel (more only where an int32 bias
-    needs it). Biases: int32, zero point 0, scale the product of both. The graph passes ONNX's own full check.
+    needs it); those of `rounded` nodes instead what was fitted, no farther than `MOST_MOVED` from the float weights. Biases: int32, zero point 0,
+    scale the product of both. The graph passes ONNX's own full check.
     """
     graph = _Graph(quantized)
     for node in quantized.graph.node:
@@ -52,7 +56,7 @@ def verify(source: onnx.ModelProto, quantized: onnx.ModelProto, ranges: Ranges) 
     values = _Graph(source).values
     for node in quantized.graph.node:
         if node.op_type in {"Conv", "Gemm", "MatMul"} and all(name in graph.dequantized for name in node.input[:2]):
-            _verify_weight(graph, node, originals[node.name], values)
+            _verify_weight(graph, node, originals[node.name], values, rounded.get(node.name))
     _check(quantized)
 
 
@@ -95,7 +99,7 @@ def _verify_activation(graph: _Graph, node: onnx.NodeProto, ranges: Ranges) -> N
         raise broken(node, expected, f"scale {float(scale):.9g}, zero point {int(zero)}")
 
 
-def _verify_weight(graph: _Graph, node: onnx.NodeProto, original: onnx.NodeProto, floats: dict[str, np.ndarray]) -> None:
+def _verify_weight(graph: _Graph, node: onnx.NodeProto, original: onnx.NodeProto, floats: dict[str, np.ndarray], fitted: Rounded | None) -> None:
     """Codes and scales of the weight and the bias of one quantized node."""
     input_scale, _ = graph.parameters(graph.dequantized[node.input[0]])
     if original.input[1] not in floats:
@@ -106,20 +110,39 @@ def _verify_weight(graph: _Graph, node: onnx.NodeProto, original: onnx.NodeProto
         raise broken(dequantize, "int8 codes and zero points of 0", f"{codes.dtype} codes, zero points {np.unique(zero)[:4]}")
     axis = channel_axis(node) % weight.ndim
     wide = scale.reshape([-1 if place == axis else 1 for place in range(weight.ndim)]) if scale.ndim else scale
+    bias = floats.get(original.input[2]) if len(original.input) > 2 else None
+    if fitted is None:
+        _verify_nearest(dequantize, weight, bias, axis, codes, scale, wide, input_scale)
+    else:
+        verify_fitted(dequantize, weight, codes, scale, channel_axis(node), fitted)
+        bias = bias if fitted.bias is None else fitted.bias
+    if bias is not None and len(node.input) < 3:
+        _verify_added(graph, node, bias)
+    elif bias is not None:
+        _verify_bias(graph, node, bias, input_scale * scale)
+
+
+def _verify_nearest(
+    dequantize: onnx.NodeProto,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    axis: int,
+    codes: np.ndarray,
+    scale: np.ndarray,
+    wide: np.ndarray,
+    input_scale: np.ndarray,
+) -> None:
     if (np.abs(weight - codes * wide) > (0.5 + TOLERANCE * LEVELS) * wide).any():
         raise broken(dequantize, "codes within half a step of the float weights", "codes further away")
     magnitude = np.abs(weight.astype(np.float64))
     largest = magnitude.max(axis=tuple(place for place in range(weight.ndim) if place != axis)) if scale.ndim else magnitude.max()
     wanted = np.where(largest > 0, largest, SAFE_MAGNITUDE) / LEVELS
-    bias = floats.get(original.input[2]) if len(original.input) > 2 else None
     if bias is not None:
         needed = np.abs(bias.astype(np.float64)) if scale.ndim else np.abs(bias.astype(np.float64)).max()
         wanted = np.maximum(wanted, BIAS_MARGIN * 2 * needed / INT32_STEPS / input_scale)
     if not np.allclose(scale, wanted, rtol=TOLERANCE, atol=0):
         worst = float(np.abs(scale / wanted - 1).max())
         raise broken(dequantize, "absmax / 127 of each channel of the weight", f"scales off by up to {worst:.3g} of their value")
-    if bias is not None:
-        _verify_bias(graph, node, bias, input_scale * scale)
 
 
 def _verify_bias(graph: _Graph, node: onnx.NodeProto, bias: np.ndarray, step: np.ndarray) -> None:
@@ -131,6 +154,15 @@ def _verify_bias(graph: _Graph, node: onnx.NodeProto, bias: np.ndarray, step: np
         raise broken(dequantize, "int32 codes at the product of input and weight scale", f"{codes.dtype} codes")
     if (np.abs(bias - codes * scale.astype(np.float64)) > (0.5 + TOLERANCE) * scale + TOLERANCE * np.abs(bias)).any():
         raise broken(dequantize, "codes within half a step of the float bias", "codes further away")
+
+
+def _verify_added(graph: _Graph, node: onnx.NodeProto, bias: np.ndarray) -> None:
+    """The bias of a MatMul, which an Add behind it holds in float."""
+    added = [
+        graph.values[name] for reader in graph.producers.values() if node.output[0] in reader.input for name in reader.input if name in graph.values
+    ]
+    if len(added) != 1 or not np.array_equal(added[0], bias.astype(np.float32)):
+        raise broken(node, "the bias that was fitted in the Add behind it", "another")
 
 
 def _check(model: onnx.ModelProto) -> None:

@@ -19,8 +19,12 @@ import numpy as np
 
 from calibration.cpu_placement import Plan, place
 from calibration.cpu_rules import SAFE_MAGNITUDE, verify
+from calibration.rounding.equalize import equalized
+from calibration.rounding.methods import Calibration
+from calibration.rounding.reconstruct import reconstruct
+from calibration.rounding.write import written
 from calibration.safe_names import name_nodes
-from calibration.scheme import bound, count, finish, zero_channels
+from calibration.scheme import Variant, bound, count, finish, zero_channels
 from pipeline.errors import QuantizeError
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
@@ -40,15 +44,17 @@ def quantize(
     folder: Path,
     search_rows: Batch,
     *,
+    calibration: Calibration | None = None,
     classes: bool = True,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> QuantizedModel:
     """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
 
-    Every scale, zero point, weight code and bias of the result is checked against `ranges` and the float weights. `search_rows`
-    `{input: (n, ...)}` then measure the Q/DQ graph against the float graph, both in ONNX Runtime exactly as written; with `classes` the
-    first output holds class scores, so that agreement means something. Raises RangeError for ranges of another model,
-    QuantizeError for everything else, also in a process that has imported modelopt (it patches ONNX Runtime).
+    Every scale, zero point, weight code and bias of the result is checked against `ranges` and the float weights. With `calibration` a second
+    variant has weights and biases fitted on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph,
+    both in ONNX Runtime exactly as written, and the better one is written; with `classes` the first output holds class scores, so that
+    agreement means something. Raises RangeError for ranges of another model, QuantizeError for everything else, also in a process that has
+    imported modelopt (it patches ONNX Runtime).
     """
     import onnx
 
@@ -60,9 +66,24 @@ def quantize(
     plan = place(source)
     quantized = _quantized(source, ranges, plan)
     verify(source, quantized, ranges)
-    placement = count(quantized, lambda node, _: plan.refused.get(node.name, "it stands in no pattern that the scheme quantizes"))
+
+    def counted(model: onnx.ModelProto, own: Ranges | None = None) -> Variant:
+        placement = count(model, lambda node, _: plan.refused.get(node.name, "it stands in no pattern that the scheme quantizes"))
+        return Variant(model, placement, own)
+
+    variants = {"nearest": counted(quantized)}
+    if calibration is not None and calibration.methods.any:
+        batch = exported.shapes[str(exported.inputs[0].shape[0])]
+        equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
+        if equal is not None:
+            source, quantized = equal.model, _quantized(equal.model, equal.ranges, plan)
+            verify(source, quantized, equal.ranges)
+        rounded = reconstruct(source, quantized, calibration, batch, int32_bias=True, progress=progress)
+        fitted = written(source, quantized, rounded)
+        verify(source, fitted, equal.ranges if equal else ranges, rounded)
+        variants["fitted"] = counted(fitted, equal.ranges if equal else None)
     return finish(
-        SCHEME, f"onnxruntime {package_version('onnxruntime-gpu')} QDQQuantizer, {RULES}", placement, float_model, quantized, exported, ranges,
+        SCHEME, f"onnxruntime {package_version('onnxruntime-gpu')} QDQQuantizer, {RULES}", variants, float_model, exported, ranges,
         folder, search_rows, classes, progress,
     )  # fmt: skip
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibration.graph import tensor_shapes
-from calibration.scheme import Placement, broken, count
+from calibration.rounding.check import NOT_FITTED, verify_fitted
+from calibration.rounding.reconstruct import Rounded
+from calibration.scheme import Placement, broken, channel_axis, count
 from pipeline.errors import QuantizeError, RangeError
 from pipeline.records import ExportedModel, Ranges, TensorRange
 
@@ -25,11 +28,12 @@ WEIGHT_TOLERANCE = 1e-5
 
 
 def activation_scale(entry: TensorRange) -> float:
-    """absmax / 127 as float32 (NVIDIA, "Achieving FP32 accuracy with INT8 inference using QAT", 2021), positive and normal also for a dead tensor.
+    """The range's magnitude / 127 as float32, positive and normal also for a dead tensor.
 
+    NVIDIA, "Achieving FP32 accuracy for INT8 inference using quantization aware training with TensorRT", 2021.
     Raises RangeError for a range that is not finite.
     """
-    largest = max(abs(entry.low), abs(entry.high))
+    largest = entry.magnitude
     if not np.isfinite(largest):
         raise RangeError("A calibrated range is not finite", where="ranges.json", expected="finite numbers", got=f"{entry.low} to {entry.high}")
     scale = float(np.float32(largest / LEVELS))
@@ -68,12 +72,15 @@ def _reason(node: onnx.NodeProto, sizes: list[tuple[int, ...]], constant: bool, 
     return "it stands in no pattern that modelopt's INT8 placement quantizes"
 
 
-def verify(model: onnx.ModelProto, ranges: Ranges, placement: Placement) -> None:
+def verify(
+    model: onnx.ModelProto, ranges: Ranges, placement: Placement, source: onnx.ModelProto | None = None, rounded: Mapping[str, Rounded] = NOT_FITTED
+) -> None:
     """Raise QuantizeError unless the graph quantizes something and every scale is the one that was asked for.
 
     Checked on each QuantizeLinear and DequantizeLinear: constant float32 scale, finite and positive; int8 zero point of 0;
-    an activation's scale equal to absmax / 127 of `ranges`; a weight's to absmax / 127 of the weight, channel by channel.
-    No float16 or bfloat16 anywhere.
+    an activation's scale equal to absmax / 127 of `ranges`; a weight's to absmax / 127 of the weight, channel by channel. The weights of
+    `rounded` nodes are instead the int8 codes that were fitted, no farther than `MOST_MOVED` from those of `source`. No float16 or
+    bfloat16 anywhere.
     """
     import onnx
 
@@ -107,6 +114,22 @@ def verify(model: onnx.ModelProto, ranges: Ranges, placement: Placement) -> None
             raise broken(node, "a tensor with a calibrated range", tensor)
         elif scale.shape != () or float(scale) != activation_scale(ranges.tensors[tensor]):
             raise broken(node, f"scale {activation_scale(ranges.tensors[tensor])} from ranges.json", str(scale))
+    if source is not None:
+        _verify_fitted(model, source, rounded)
+
+
+def _verify_fitted(model: onnx.ModelProto, source: onnx.ModelProto, rounded: Mapping[str, Rounded]) -> None:
+    import onnx
+
+    values, floats = ({tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.graph.initializer} for graph in (model, source))
+    originals, producers = {node.name: node for node in source.graph.node}, {name: node for node in model.graph.node for name in node.output}
+    for node in model.graph.node:
+        if node.name in rounded:
+            dequantize, weight = producers[node.input[1]], floats[originals[node.name].input[1]]
+            if dequantize.op_type != "DequantizeLinear" or dequantize.input[0] not in values:
+                raise broken(node, "a weight of constant int8 codes", f"{dequantize.op_type} of {dequantize.input[0]}")
+            codes, scale = (values[name] for name in dequantize.input[:2])
+            verify_fitted(dequantize, weight, codes, scale, channel_axis(node), rounded[node.name])
 
 
 def _verify_weight(node: onnx.NodeProto, weight: np.ndarray, scale: np.ndarray) -> None:

@@ -81,3 +81,15 @@ def run_session(runtime: Any, batch: Batch) -> dict[str, np.ndarray]:
 
 def _said(error: Exception) -> str:
     return " ".join(str(error).split())[:600]
+
+
+def simulator(model: bytes) -> Any:
+    """A CPU session that computes Q/DQ in float as they are written, and everything else as fast as it can."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.use_deterministic_compute = True
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=["WeightBiasQuantization"])

@@ -17,8 +17,12 @@ import numpy as np
 import calibration
 from calibration.graph import mask_nodes
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
+from calibration.rounding.equalize import equalized
+from calibration.rounding.methods import Calibration
+from calibration.rounding.reconstruct import reconstruct
+from calibration.rounding.write import written
 from calibration.safe_names import hide, name_nodes, restore
-from calibration.scheme import bound, finish
+from calibration.scheme import Variant, bound, finish
 from pipeline.errors import QuantizeError, disk_error
 from pipeline.padding import fit
 from pipeline.platforms import package_version
@@ -40,15 +44,17 @@ def quantize(
     folder: Path,
     search_rows: Batch,
     *,
+    calibration: Calibration | None = None,
     classes: bool = True,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> QuantizedModel:
     """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
 
     modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
-    result, with zero points, finiteness and counts. `search_rows` `{input: (n, ...)}` then measure the Q/DQ graph against
-    the float graph, both in ONNX Runtime exactly as written (its optimizer can break a valid Q/DQ model; what is deployed is
-    judged later, in its own runtime). `classes`: the first output holds class scores, so that agreement means something.
+    result, with zero points, finiteness and counts. With `calibration` a second variant has weights, as int8 codes, and biases fitted
+    on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph, both in ONNX Runtime exactly as
+    written (its optimizer can break a valid Q/DQ model; what is deployed is judged later, in its own runtime), and the better one is
+    written. `classes`: the first output holds class scores, so that agreement means something.
     Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
     import onnx
@@ -60,9 +66,21 @@ def quantize(
     quantized = _place(source, exported, ranges, search_rows)
     placement = describe(source, quantized, exported)
     verify(quantized, ranges, placement)
+    variants = {"nearest": Variant(quantized, placement)}
+    if calibration is not None and calibration.methods.any:
+        batch = exported.shapes[str(exported.inputs[0].shape[0])]
+        equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
+        if equal is not None:
+            source, quantized = equal.model, _place(equal.model, exported, equal.ranges, search_rows)
+            verify(quantized, equal.ranges, describe(source, quantized, exported))
+        rounded = reconstruct(source, quantized, calibration, batch, int32_bias=False, progress=progress)
+        fitted = written(source, quantized, rounded)
+        placement = describe(source, fitted, exported)
+        verify(fitted, equal.ranges if equal else ranges, placement, source, rounded)
+        variants["fitted"] = Variant(fitted, placement, equal.ranges if equal else None)
     return finish(
-        SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}", placement, float_model, quantized, exported, ranges,
-        folder, search_rows, classes, progress,
+        SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}", variants, float_model,
+        exported, ranges, folder, search_rows, classes, progress,
     )  # fmt: skip
 
 

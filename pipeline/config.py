@@ -115,12 +115,17 @@ class QuantizeConfig(Section):
     """`method`: how a range follows from the values seen (calibration/range_methods.py); `max` is all of them.
 
     `min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch.
+    `equalization`, `adaptation`, `rounding`, `bias_correction`: how weights are fitted on the calibration rows (calibration/rounding/methods.py).
     """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
     method: Literal["max", "percentile", "entropy", "mse"] = "max"
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
+    equalization: bool = True
+    adaptation: bool = True
+    rounding: Literal["compensated", "nearest"] = "compensated"
+    bias_correction: bool = True
 
 
 class TargetConfig(Section):

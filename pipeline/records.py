@@ -204,6 +204,12 @@ class QuantizedModel(Record):
     search_agreement: float | None
     zero_channels: dict[str, tuple[int, ...]]
     """By weight, the output channels that are zero throughout: their scale is a safe choice."""
+    variant: str = "nearest"
+    """Which of `variants` this is: the one of the best SQNR on the search rows."""
+    variants: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """SQNR in dB on the search rows by way of rounding, null without limit."""
+    equalized_ranges_sha256: str | None = None
+    """Of the ranges.json beside the model: those of the float graph with equalized channels that was quantized; null where that was the export."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibration import leak_cost
 from calibration.ranges import collect
+from calibration.rounding.methods import Calibration
 from calibration.runtime import run_session, session
 from pipeline.config import Config, load_config
 from pipeline.digests import merkle_root
@@ -17,7 +18,7 @@ from pipeline.progress import bar, track
 from pipeline.records import ExportedModel, LeakCost
 from pipeline.tensors import Batch
 from stages import paths
-from stages.quantize import QUANTIZERS
+from stages.quantize import QUANTIZERS, methods
 from stages.rows import joined, role_arrays, role_batches, role_manifest
 
 
@@ -67,7 +68,11 @@ def _calibrate(config: Config, exported: ExportedModel, scheme: str, role: str, 
         )
     search, _ = role_arrays(config, "search")
     with bar(f"cost: quantize after {role} rows") as report:
-        QUANTIZERS[scheme](paths.EXPORT / "model.onnx", exported, ranges, folder, search, classes=config.data.labels is not None, progress=report)
+        QUANTIZERS[scheme](
+            paths.EXPORT / "model.onnx", exported, ranges, folder, search,
+            calibration=Calibration(lambda: _batches(config, role, digests), len(rows), methods(config)),
+            classes=config.data.labels is not None, progress=report,
+        )  # fmt: skip
     return folder / "model.onnx"
 
 

@@ -1,0 +1,153 @@
+"""One quantizer on EfficientNet-Lite0, in a process of its own: a child of `quantization.py`.
+
+    python benchmarks/quantizers.py NAME WORK OUT
+
+reads what `ranges.prepare` and `quantization.prepare` wrote to WORK, writes OUT/model.onnx (NNCF: model.xml) and prints one line of JSON. The clock
+starts when libraries are imported and stops when the model is written; `peak_rss_mb` is the largest resident memory of this process or of a child.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ranges import BATCH_ROWS, ROWS, SHAPE, peak_rss_mb, rows_of
+
+PERCENTILE_ROWS = 64
+"""ONNX Runtime's histogram methods hold every activation of every row: 256 rows would take some 17 GB."""
+Figures = dict[str, Any]
+
+
+def noise(size: int = BATCH_ROWS) -> Iterator[dict[str, np.ndarray]]:
+    """As many rows of uniform noise, from -1 to 1, as there are calibration rows."""
+    random = np.random.default_rng(0)
+    for _ in range(0, ROWS, size):
+        yield {"image": random.uniform(-1, 1, (size, *SHAPE)).astype(np.float32)}
+
+
+def pictures(work: Path, size: int = BATCH_ROWS, rows: int = ROWS) -> Iterator[dict[str, np.ndarray]]:
+    """The calibration rows."""
+    return ({"image": batch} for batch in rows_of(work, rows, size))
+
+
+class Reader:
+    """What ONNX Runtime's calibrators ask for."""
+
+    def __init__(self, batches: Iterator[dict[str, np.ndarray]]) -> None:
+        self.batches = batches
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self.batches, None)
+
+
+def modelopt(method: str) -> Callable[[Path, Path], Figures]:
+    def run(work: Path, out: Path) -> Figures:
+        from modelopt.onnx.quantization import quantize
+
+        started = time.perf_counter()
+        data = np.concatenate([batch["image"] for batch in pictures(work)])
+        quantize(
+            str(work / "export/model.onnx"), quantize_mode="int8", calibration_data={"image": data}, calibration_method=method,
+            calibration_eps=["cpu"], high_precision_dtype="fp32", output_path=str(out / "model.onnx"), log_level="ERROR",
+        )  # fmt: skip
+        return {"calibration_s": time.perf_counter() - started}
+
+    return run
+
+
+def onnxruntime_static(method: str, rows: int, per_channel: bool = True) -> Callable[[Path, Path], Figures]:
+    def run(work: Path, out: Path) -> Figures:
+        from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+        started = time.perf_counter()
+        quantize_static(
+            str(work / "export/model.onnx"), str(out / "model.onnx"), Reader(pictures(work, 8, rows)), quant_format=QuantFormat.QDQ,
+            per_channel=per_channel, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, calibrate_method=CalibrationMethod[method],
+        )  # fmt: skip
+        return {"calibration_s": time.perf_counter() - started}
+
+    return run
+
+
+def nncf_mixed(work: Path, out: Path) -> Figures:
+    import nncf
+    import openvino
+
+    nncf.set_log_level(40)
+    model = openvino.Core().read_model(work / "export/model.onnx")
+    started = time.perf_counter()
+    data = nncf.Dataset([batch["image"] for batch in pictures(work, 1)])
+    openvino.save_model(nncf.quantize(model, data, preset=nncf.QuantizationPreset.MIXED, subset_size=ROWS), out / "model.xml", compress_to_fp16=False)
+    return {"calibration_s": time.perf_counter() - started}
+
+
+def ours(
+    scheme: str, method: str, *, rows: Callable[[Path], Iterator[dict[str, np.ndarray]]] = pictures, **switches: Any
+) -> Callable[[Path, Path], Figures]:
+    """qwarm, with the methods that `switches` turn off or down."""
+
+    def run(work: Path, out: Path) -> Figures:
+        from calibration.ranges import collect
+        from calibration.rounding.methods import Calibration, Methods
+        from pipeline.records import ExportedModel
+        from stages.quantize import QUANTIZERS
+
+        exported = ExportedModel.load(work / "export/exported.json", next="")
+        search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
+        started = time.perf_counter()
+        ranges = collect(
+            work / "export/model.onnx", exported, rows(work), [str(number) for number in range(ROWS)],
+            calibration_root="", preprocess_sha256="", min_rows=1, batch_rows=BATCH_ROWS, method=method,
+        )  # fmt: skip
+        ranges_s = time.perf_counter() - started
+        calibration = Calibration(lambda: rows(work), ROWS, Methods(**switches))
+        record = QUANTIZERS[scheme](work / "export/model.onnx", exported, ranges, out / "quantized", search, calibration=calibration)
+        (out / "quantized/model.onnx").rename(out / "model.onnx")
+        return {"ranges_s": ranges_s, "calibration_s": time.perf_counter() - started, "variant": record.variant, "search_sqnr_db": record.variants}
+
+    return run
+
+
+def nothing(work: Path, out: Path) -> Figures:
+    (out / "model.onnx").write_bytes((work / "export/model.onnx").read_bytes())
+    return {"calibration_s": None}
+
+
+PLAIN = {"equalization": False, "adaptation": False, "rounding": "nearest", "bias_correction": False}
+QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
+    "float": nothing,
+    "modelopt-max": modelopt("max"),
+    "modelopt-entropy": modelopt("entropy"),
+    "ort-minmax": onnxruntime_static("MinMax", ROWS),
+    "ort-percentile": onnxruntime_static("Percentile", PERCENTILE_ROWS),
+    "ort-per-tensor": onnxruntime_static("MinMax", ROWS, per_channel=False),
+    "nncf": nncf_mixed,
+    "random-noise-max": ours("cpu", "max", rows=lambda _: noise(), **PLAIN),
+    "qwarm-max": ours("cpu", "max", **PLAIN),
+    "qwarm-mse-ranges": ours("cpu", "mse", **PLAIN),
+    "qwarm-bias-correction": ours("cpu", "mse", **PLAIN | {"bias_correction": True}),
+    "qwarm-adaptation": ours("cpu", "mse", **PLAIN | {"bias_correction": True, "adaptation": True}),
+    "qwarm-compensated": ours("cpu", "mse", equalization=False),
+    "qwarm-ptq": ours("cpu", "mse"),
+    "qwarm-tensorrt-scheme": ours("tensorrt", "mse"),
+}
+"""The last two stand for the product; those before add one method each to the one above."""
+RUNTIMES: dict[str, tuple[str, ...]] = {"nncf": ("openvino",), "qwarm-tensorrt-scheme": ("openvino",)}
+"""Where a model would not be shipped for both: NNCF's is OpenVINO's own format, and ONNX Runtime runs the scheme `tensorrt` in float."""
+
+
+def main() -> None:
+    name, work, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    figures = QUANTIZERS_BY_NAME[name](work, out)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(json.dumps({"ranges_s": None, **figures, "peak_rss_mb": max(peak_rss_mb(), children)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Weights that are rounded to fit the activations they meet, instead of to the nearest code."""
