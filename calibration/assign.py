@@ -20,12 +20,13 @@ DRAW_ORDER = ("train", "warmup", "search", "calibration", "validation")
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """What is kept of a row while roles are drawn. `label` is the index of its class, 0 for every row without classes."""
+    """What is kept of a row while roles are drawn. `label` is its class's index, 0 without classes; `answer` what the source has."""
 
     id: str
     digest: str
     label: int
     group: str | None = None
+    answer: int | float | str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +100,8 @@ def counts(sizes: Mapping[str, Size], total: int) -> dict[str, int]:
         raise DataError("Unknown data role", where="data.roles", expected=", ".join(ROLES), got=", ".join(unknown))
     if [size for size in sizes.values() if isinstance(size, str)] not in ([], [REST]):
         raise DataError("Role sizes do not fit", where="data.roles", expected='at most one "rest"', got=str(dict(sizes)))
-    wanted = {
-        role: math.floor(size * total + 0.5) if isinstance(size, float) else int(size) for role, size in sizes.items() if not isinstance(size, str)
-    }
+    wanted = {role: size for role, size in sizes.items() if isinstance(size, int)}
+    wanted |= _shares({role: size for role, size in sizes.items() if isinstance(size, float)}, total)
     taken = sum(wanted.values())
     wanted |= {role: total - taken for role, size in sizes.items() if size == REST}
     for role, count in wanted.items():
@@ -115,6 +115,16 @@ def counts(sizes: Mapping[str, Size], total: int) -> dict[str, int]:
                 next="lower data.roles in params.yaml, or add rows to the source",
             )
     return wanted
+
+
+def _shares(shares: Mapping[str, float], total: int) -> dict[str, int]:
+    """Shares to counts by largest remainder, so that shares which make one whole give away every row, and no more."""
+    exact = {role: share * total for role, share in shares.items()}
+    counted = {role: math.floor(count) for role, count in exact.items()}
+    left = math.floor(math.fsum(exact.values()) + 0.5) - sum(counted.values())
+    for role in sorted(exact, key=lambda role: (counted[role] - exact[role], DRAW_ORDER.index(role)))[:left]:
+        counted[role] += 1
+    return counted
 
 
 def apportion(seats: int, pool: Mapping[int, int]) -> dict[int, int]:

@@ -14,7 +14,7 @@ from calibration.health import BadRow, Health, RowError
 from calibration.prepared import Prepare, prepare_row
 from calibration.shifts import Figures, figures, shifts
 from calibration.sources import Source
-from pipeline.digests import merkle_root, sha256_bytes
+from pipeline.digests import labels_sha256, merkle_root, sha256_bytes
 from pipeline.errors import DataError, Refused
 from pipeline.records import Anomaly, Finding, Role, Roles, RowSource
 from pipeline.tensors import AxisRange, TensorSpec
@@ -83,7 +83,8 @@ def read(
 ) -> ReadSource:
     """Read, check and sign every row of `source` once; a repeated content is kept once (lowest id), the others are listed.
 
-    Raises DataError for a row that cannot be read or prepared, and for equal content with two classes, unless `health` leaves it out.
+    Raises DataError for a row that cannot be read or prepared, and for equal content with two classes or in two groups, unless `health` leaves
+    it out.
     """
     strata = source.class_names or ALL
     cataloguer = Cataloguer(name, source.rows, tolerance=policy.tolerance, columns=policy.columns, store=store)
@@ -97,11 +98,13 @@ def read(
         except RowError as error:
             health.bad(BadRow.of(row.id, error))
             continue
-        drawn = Drawn(row.id, row.digest, int(row.label) if source.class_names and row.label is not None else 0, row.group)
+        drawn = Drawn(row.id, row.digest, int(row.label) if source.class_names and row.label is not None else 0, row.group, row.label)
         first = kept.setdefault(row.digest, drawn)
         if first is not drawn:
             if first.label != drawn.label:
                 health.bad(BadRow.of(row.id, _two_labels(first, drawn, strata)))
+            elif first.group != drawn.group:
+                health.bad(BadRow.of(row.id, _two_groups(first, drawn)))
             else:
                 repeated.append(Finding(left=first.id, right=drawn.id, kind=EXACT, distance=0.0, roles=("", ""), action="moved"))
             continue
@@ -121,6 +124,18 @@ def _two_labels(kept: Drawn, other: Drawn, class_names: Sequence[str]) -> RowErr
         expected=f"one label ({class_names[kept.label]} in row {kept.id})",
         got=f"{class_names[other.label]} in row {other.id}",
         next="correct one of the two rows in the source, or set data.health.conflicting_label: quarantine to leave the later one out",
+    )
+
+
+def _two_groups(kept: Drawn, other: Drawn) -> RowError:
+    """Kept once, such a row would play its role for one group, and the other group's rows might play another."""
+    return RowError(
+        "conflicting_group",
+        "Equal content is in two groups",
+        where=f"rows {kept.id} and {other.id}",
+        expected=f"one group ({kept.group} in row {kept.id})",
+        got=f"{other.group} in row {other.id}",
+        next="correct one of the two rows in the source, or set data.health.conflicting_group: quarantine to leave the later one out",
     )
 
 
@@ -194,6 +209,7 @@ def _role(name: str, source: ReadSource, rows: Iterable[Drawn], moved: set[str],
         digests=digests,
         merkle_root=merkle_root(digests),
         labels=dict(sorted(Counter(class_names[row.label] for row in ordered).items())),
+        labels_sha256=labels_sha256([row.answer for row in ordered]),
         groups=tuple(sorted({sha256_bytes(row.group.encode()) for row in ordered if row.group is not None})),
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from calibration.prepared import Prepare, prepare_row, stack_rows
 from calibration.prove import prove_disjoint
 from calibration.sources import Label, Row, Source
+from pipeline.digests import labels_sha256
 from pipeline.errors import DataError
 from pipeline.records import Roles
 from pipeline.tensors import AxisRange, Batch, TensorSpec
@@ -17,7 +18,8 @@ from pipeline.tensors import AxisRange, Batch, TensorSpec
 def rows_of(source: Source, roles: Roles, role: str) -> Iterator[Row]:
     """The decoded rows of `role` in source order, each compared with the digest that the manifest holds.
 
-    Raises DataError when the role is absent, the manifest is not disjoint, or a row is gone or has changed since `roles`.
+    Raises DataError when the role is absent, the manifest is not disjoint, or a row is gone or has changed since `roles`;
+    after the last row, when a label has.
     """
     prove_disjoint(roles)
     if role not in roles.roles:
@@ -27,15 +29,17 @@ def rows_of(source: Source, roles: Roles, role: str) -> Iterator[Row]:
     if source.class_names != roles.class_names:
         raise _changed("class names", ", ".join(roles.class_names), ", ".join(source.class_names))
     expected = list(zip(roles.roles[role].rows, roles.roles[role].digests, strict=True))
-    done = 0
+    labels: list[Label] = []
     for row in source.rows({row_id for row_id, _ in expected}):
-        row_id, digest = expected[done]
+        row_id, digest = expected[len(labels)]
         if (row.id, row.digest) != (row_id, digest):
             raise _changed(f"row {row_id} of {source.name}", f"content {digest}", f"row {row.id}, content {row.digest}")
-        done += 1
+        labels.append(row.label)
         yield row
-    if done < len(expected):
-        raise _changed(f"row {expected[done][0]} of {source.name}", "the row", f"a source without it, of {source.count} rows")
+    if len(labels) < len(expected):
+        raise _changed(f"row {expected[len(labels)][0]} of {source.name}", "the row", f"a source without it, of {source.count} rows")
+    if (found := labels_sha256(labels)) != roles.roles[role].labels_sha256:
+        raise _changed(f"labels of the {role} rows of {source.name}", f"sha256 {roles.roles[role].labels_sha256} over all of them", f"sha256 {found}")
 
 
 def _changed(where: str, expected: str, got: str) -> DataError:

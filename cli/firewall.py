@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,9 @@ from pipeline.errors import REFUSED, ConfigError
 if TYPE_CHECKING:
     from calibration.firewall.catalogue import Catalogue
     from calibration.firewall.overlaps import Overlap
-    from calibration.health import RowError
+    from calibration.health import Health, RowError
+    from calibration.sources import Row, Source
+    from pipeline.data_config import SourceConfig
     from pipeline.records import Anomaly
 
 NOT_CONTENT = frozenset({"label", "labels", "target", "targets", "class", "y", "id", "ids", "index", "split", "group"})
@@ -38,18 +40,23 @@ def compare_sources(
     read; with `quarantine` such a row is left out and listed. `page`: an HTML file that shows the findings side by side.
     """
     from calibration.firewall.overlaps import find
+    from calibration.sources import describe, guess
     from pipeline.caches import cache_folder
     from pipeline.progress import bar
 
-    if len(set(paths)) < len(paths):
+    if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("One source is given twice", where="qwarm firewall", expected="different sources", got=", ".join(paths))
+    sources = [guess(Path(path)) for path in paths]
+    chosen = [list(columns)] * len(paths)
+    warnings: list[str] = []
+    if not columns:
+        chosen, warnings = agree([choose(describe(source), group, path) for source, path in zip(sources, paths, strict=True)], paths)
     store = cache_folder("signatures")
     catalogues: list[Catalogue] = []
     health: list[dict[str, Anomaly]] = []
-    warnings: list[str] = []
-    for path in paths:
+    for path, source, names in zip(paths, sources, chosen, strict=True):
         with bar(f"firewall: read and sign {path}") as report:
-            catalogue, found, noticed = _catalogue(path, columns, group, tolerance, quarantine, store, report)
+            catalogue, found, noticed = _catalogue(path, source, names, group, tolerance, quarantine, store, report)
         catalogues.append(catalogue)
         health.append(found)
         warnings += noticed
@@ -72,29 +79,38 @@ def compare_sources(
 
 
 def _catalogue(
-    path: str, columns: Sequence[str], group: str | None, tolerance: float, quarantine: bool, store: Path, report: Any
+    path: str, source: SourceConfig, chosen: Sequence[str], group: str | None, tolerance: float, quarantine: bool, store: Path, report: Any
 ) -> tuple[Catalogue, dict[str, Anomaly], list[str]]:
     import numpy as np
 
     from calibration.firewall.catalogue import Cataloguer
     from calibration.health import BadRow, Health
-    from calibration.sources import describe, guess, open_rows
+    from calibration.sources import open_rows
     from pipeline.data_config import HealthConfig
 
-    source = guess(Path(path))
-    chosen = list(columns) or choose(describe(source), group, path)
     # One compared column gets one name, so that `picture` here and `image` there are compared all the same.
     opened = open_rows(source, {"content": chosen[0]} if len(chosen) == 1 else {name: name for name in chosen}, group=group)
     severe = {kind: "quarantine" for kind, field in HealthConfig.model_fields.items() if field.default == "refuse"}
     health = Health(HealthConfig.model_validate(severe) if quarantine else None)
     cataloguer = Cataloguer(path, opened.rows, tolerance=tolerance, store=store)
-    for done, row in enumerate(health.rows(opened), start=1):
+    for done, row in enumerate(_readable(health, opened), start=1):
         report(done, opened.count, "")
         if broken := [name for name, array in row.raw.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]:
             health.bad(BadRow.of(row.id, _not_finite(path, row.id, opened.columns[broken[0]])))
             continue
         cataloguer.add(row)
     return cataloguer.finish(), health.finish(), cataloguer.warnings
+
+
+def _readable(health: Health, opened: Source) -> Iterator[Row]:
+    """`health.rows`, where a refusal says what to do without a params.yaml."""
+    from calibration.health import RowError
+
+    try:
+        yield from health.rows(opened)
+    except RowError as error:
+        facts = {"where": error.where, "expected": error.expected, "got": error.got}
+        raise RowError(error.kind, error.what, **facts, next="repair or remove the row, or leave such rows out with --quarantine") from error
 
 
 def _not_finite(path: str, row_id: str, column: str) -> RowError:
@@ -123,6 +139,28 @@ def choose(kinds: dict[str, str], group: str | None, path: str) -> list[str]:
         got=", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "no column",
         next="name the columns with --column",
     )
+
+
+def agree(chosen: Sequence[list[str]], paths: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """What is compared of each source, and a warning for each that holds more: one column each, whatever its name, else the columns that all have.
+
+    Rows of other columns are never equal, and numbers of other columns never near: sources without a common column would seem free of overlaps.
+    """
+    if all(len(names) == 1 for names in chosen):
+        return list(chosen), []
+    common = sorted(set(chosen[0]).intersection(*chosen[1:]))
+    if not common:
+        raise ConfigError(
+            "The sources have no column in common",
+            where=" and ".join(paths),
+            expected="one column each, or columns of the same names",
+            got="; ".join(f"{path}: {', '.join(names)}" for path, names in zip(paths, chosen, strict=True)),
+            next="name the columns alike",
+        )
+    more = [(path, sorted(set(names) - set(common))) for path, names in zip(paths, chosen, strict=True)]
+    warnings = [f"{path}: {', '.join(names)} not compared, because not every source has that column; compared: {', '.join(common)}"
+                for path, names in more if names]  # fmt: skip
+    return [common] * len(chosen), warnings
 
 
 def _write_page(page: str, paths: Sequence[str], catalogues: Sequence[Catalogue], overlaps: Sequence[Overlap]) -> None:
@@ -176,7 +214,7 @@ def firewall(
     sources: Annotated[list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders of pictures, or parquet, csv, json, npz files")] = None,
     column: Annotated[list[str] | None, typer.Option(help="a column to compare, repeatable (default: pictures, else texts, else numbers)")] = None,
     group: Annotated[str | None, typer.Option(help="a column whose rows belong together: a patient, a video, a user")] = None,
-    tolerance: Annotated[float, typer.Option(min=0, max=1, help="for numbers: relative difference that still counts as near")] = TOLERANCE,
+    tolerance: Annotated[float, typer.Option(min=0, max=0.2, help="for numbers: relative difference that still counts as near")] = TOLERANCE,
     quarantine: Annotated[bool, typer.Option("--quarantine", help="leave out rows that cannot be read, and list them, instead of refusing")] = False,
     report: Annotated[str | None, typer.Option(metavar="FILE.html", help="write a page with the two rows of each finding side by side")] = None,
     cost: Annotated[bool, typer.Option("--cost", help="in a pipeline's folder, after `dvc repro`: what a leak would have cost")] = False,

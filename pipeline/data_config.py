@@ -71,6 +71,8 @@ class HealthConfig(Section):
     unknown_label: Severe = "refuse"
     conflicting_label: Severe = "refuse"
     """Equal content with another class than in a row before: `quarantine` leaves the later row out."""
+    conflicting_group: Severe = "refuse"
+    """Equal content in another group than in a row before: `quarantine` leaves the later row out."""
     missing_group: Severe = "refuse"
     preprocessing: Severe = "refuse"
     """`data.preprocess` raised an error."""

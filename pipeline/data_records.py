@@ -14,7 +14,7 @@ ROLES = ("train", "calibration", "search", "warmup", "validation")
 
 @dataclasses.dataclass(frozen=True)
 class Role(Record):
-    """The rows of one role: ids in their source, decoded-content digests (same order), Merkle root, label histogram.
+    """The rows of one role: ids in their source, decoded-content digests (same order), Merkle root, label histogram, digest of all labels in order.
 
     `source` names an entry of `Roles.sources`. `groups` are the distinct groups of these rows, as sha256 of their names: a patient's or
     user's name stays in the source.
@@ -25,6 +25,7 @@ class Role(Record):
     digests: tuple[str, ...]
     merkle_root: str
     labels: dict[str, int]
+    labels_sha256: str
     groups: tuple[str, ...]
 
 
@@ -70,7 +71,7 @@ class RowSource(Record):
 class Roles(Record):
     """Which row plays which role, and the proof that no content, near copy or group plays two that must be apart."""
 
-    SCHEMA: ClassVar[str] = "qwarm.roles/2"
+    SCHEMA: ClassVar[str] = "qwarm.roles/3"
     sources: dict[str, RowSource]
     preprocess_sha256: str
     seed: int

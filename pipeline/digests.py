@@ -34,6 +34,11 @@ def sha256_json(data: Any) -> str:
     return sha256_bytes(canonical_json(data).encode())
 
 
+def labels_sha256(labels: Iterable[int | float | str | None]) -> str:
+    """Hex sha256 of the labels of rows in order; whole floats as integers, because file formats differ in that."""
+    return sha256_json([int(label) if isinstance(label, float) and label.is_integer() else label for label in labels])
+
+
 def sha256_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     """Hex sha256 over named arrays: name, dtype, shape and C-order bytes; independent of mapping order."""
     digest = hashlib.sha256()

@@ -20,7 +20,7 @@ class FirewallConfig(Section):
 
     near: Action = "refuse"
     pairs: dict[str, Action] = Field(default={})
-    tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-3
+    tolerance: Annotated[float, Field(gt=0, le=0.2)] = 1e-3
     columns: list[str] = Field(default=[])
 
     @field_validator("pairs")
@@ -30,6 +30,8 @@ class FirewallConfig(Section):
             names = pair.split("/")
             if len(names) != 2 or names[0] == names[1] or not set(names) <= set(ROLES):
                 raise ValueError(f"{pair!r} is no pair of roles such as calibration/validation: {', '.join(ROLES)}")
+            if f"{names[1]}/{names[0]}" in pairs:
+                raise ValueError(f"{pair!r} is given in both orders: one of them would be without effect")
         return pairs
 
     def by_roles(self) -> dict[tuple[str, str], str]:

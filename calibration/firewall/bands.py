@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 MOST_PER_ROW = 32
-"""Candidates kept for one right row, the closest first: where thousands share one boilerplate, memory stays linear in the rows."""
+"""Candidates kept for one row, the closest first: where thousands share one boilerplate, memory stays linear in the rows."""
 PAIRS_AT_ONCE = 500_000
 ROWS_AT_ONCE = 8192
 
@@ -22,18 +22,25 @@ def candidate_pairs(left: np.ndarray, right: np.ndarray, keys: Keys, score: Scor
     """Pairs (k, 2) int64 of left and right index, distinct and sorted, that share a band key and score at least `least`.
 
     `left` (n, b) and `right` (m, b) are uint8 signatures. `keys` maps signatures (n, b) to band keys (n, bands) uint64; `score` maps two equally
-    long stacks of signatures to one closeness a pair. Equal signatures are looked at once. At most `MOST_PER_ROW` pairs are kept for a right row.
+    long stacks of signatures to one closeness a pair. Equal signatures are looked at once. The `MOST_PER_ROW` closest are kept for each right
+    row, and for each left row where a right row had more: a template that a hundred left rows share does not hide the one that is near.
     """
     if not len(left) or not len(right):
         return np.empty((0, 2), np.int64)
+    pairs = _closest_of_right(left, right, keys, score, least)
+    if np.bincount(pairs[:, 1], minlength=1).max() >= MOST_PER_ROW:
+        pairs = np.unique(np.concatenate([pairs, _closest_of_right(right, left, keys, score, least)[:, ::-1]]), axis=0)
+    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+
+
+def _closest_of_right(left: np.ndarray, right: np.ndarray, keys: Keys, score: Score, least: float) -> np.ndarray:
     left_rows, left_of = _distinct(left)
     right_rows, right_of = _distinct(right)
     found = list(_scored(left_rows, right_rows, keys, score, least))
     pairs = np.concatenate([pair for pair, _ in found]) if found else np.empty((0, 2), np.int64)
     scores = np.concatenate([value for _, value in found]) if found else np.empty(0)
     pairs = _expanded(pairs, scores, left_of, len(left_rows))
-    pairs = _spread(pairs, right_of, len(right_rows))
-    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    return _spread(pairs, right_of, len(right_rows))
 
 
 def _distinct(signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

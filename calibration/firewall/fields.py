@@ -49,7 +49,7 @@ def fields_of(raw: Mapping[str, np.ndarray], columns: Collection[str] = ()) -> t
         return tuple(Field(PICTURE if single else f"{PICTURE} {name}", PICTURE, np.squeeze(array, 2) if array.shape[2:] == (1,) else array)
                      for name, array in pictures.items())  # fmt: skip
     if texts := by_kind.get(TEXT):
-        return (Field(TEXT, TEXT, np.array("\n".join(str(array) for array in texts.values()))),)
+        return (Field(TEXT, TEXT, np.array("\n".join(str(text) for array in texts.values() for text in array.ravel().tolist()))),)
     if tokens := by_kind.get(TOKENS):
         telling = [array for array in tokens.values() if array.size and int(array.max()) > 1] or list(tokens.values())
         return (Field(TOKENS, TOKENS, np.concatenate(telling)),)

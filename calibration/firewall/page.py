@@ -33,15 +33,16 @@ def write(path: Path, title: str, summary: str, findings: Sequence[Finding], cat
     for finding in shown:
         for name, row in zip(finding.roles, (finding.left, finding.right), strict=True):
             wanted.setdefault(name, set()).add(row)
-    content = {(name, row.id): row.raw for name, rows in wanted.items() for row in catalogues[name].fetch(rows)}
+    sides = {  # drawn as they are read: two hundred photographs at full size would not fit in memory
+        (name, row.id): _side(row.raw, catalogues[name].columns) for name, rows in wanted.items() for row in catalogues[name].fetch(rows)
+    }
     entries = [
         {
             "kind": finding.kind,
             "distance": f"{finding.distance:.3g}" if finding.kind == "near" else None,
             "action": finding.action,
             "sides": [
-                {"where": name, "row": row, **_side(content[name, row], catalogues[name].columns)}
-                for name, row in zip(finding.roles, (finding.left, finding.right), strict=True)
+                {"where": name, "row": row, **sides[name, row]} for name, row in zip(finding.roles, (finding.left, finding.right), strict=True)
             ],
         }
         for finding in shown

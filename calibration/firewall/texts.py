@@ -51,7 +51,7 @@ class Texts:
     @property
     def version(self) -> str:
         """Rule, parameters, signature method, and the tables of Unicode that Python has."""
-        rule = f"text-1 short={SHORT_LETTERS} shingle={LETTER_SHINGLE} {WORD_CHANGES}"
+        rule = f"text-2 short={SHORT_LETTERS} shingle={LETTER_SHINGLE} {WORD_CHANGES}"
         return f"{rule} {minhash.VERSION} unicode-{unicodedata.unidata_version}"
 
     @property

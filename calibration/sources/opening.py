@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,10 @@ def _open(source: SourceConfig, root: Path, columns: list[str] | None, text: lis
 
 def guess(path: Path) -> SourceConfig:
     """The kind of a file or folder from its name or what it holds: for commands that take a path alone. Raises DataError where that says nothing."""
+    if not path.exists() and not glob.has_magic(str(path)):
+        raise DataError(
+            "The data source is missing", where=str(path), expected="a file, a folder or a glob", got="nothing there", next="correct the path"
+        )
     names = [path.name] if not path.is_dir() else [file.name for file in path.rglob("*") if file.is_file()]
     names = [name for name in names if not name.startswith("metadata.") and name not in BESIDE]
     kinds = {kind for kind, ends in SUFFIXES.items() if any(name.lower().endswith(ends) for name in names)}

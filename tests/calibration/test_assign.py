@@ -99,3 +99,11 @@ def test_shares_of_the_distinct_rows() -> None:
     sizes = {"train": 0.5, "calibration": 0.2, "search": 0.1, "warmup": 0.1, "validation": 0.1}
     assigned = assign(fake_rows(60, 3), sizes, 0)
     assert [len(assigned[name]) for name in sizes] == [30, 12, 6, 6, 6]
+
+
+@pytest.mark.parametrize("total", [10, 13, 31, 62])
+def test_shares_that_make_one_whole_are_never_too_many_rows(total: int) -> None:
+    sizes = {"calibration": 0.25, "search": 0.25, "warmup": 0.25, "validation": 0.25}
+    assigned = assign(fake_rows(total, 2), sizes, 0)
+    assert sum(map(len, assigned.values())) == total
+    assert max(map(len, assigned.values())) - min(map(len, assigned.values())) <= 1

@@ -148,7 +148,7 @@ def test_another_model_file_is_refused(model: tuple[Path, ExportedModel]) -> Non
 
 def test_stale_ranges_are_refused_by_what_differs(model: tuple[Path, ExportedModel]) -> None:
     digests = ("ab" * 32,)
-    role = Role(source="main", rows=("0000000",), digests=digests, merkle_root=merkle_root(digests), labels={"a": 1}, groups=())
+    role = Role(source="main", rows=("0000000",), digests=digests, merkle_root=merkle_root(digests), labels={"a": 1}, labels_sha256="", groups=())
     roles = Roles({"main": RowSource("s", "", 1)}, "p", 0, ("a",), (), {}, (), {"calibration": role})
     ranges = dataclasses.replace(ranges_of(model, ROWS), calibration_root=role.merkle_root)
     check_bound(ranges, model[1], roles, method="max", batch_rows=16)

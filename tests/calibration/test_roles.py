@@ -15,7 +15,8 @@ from calibration.health import Health
 from calibration.prove import prove_disjoint
 from calibration.roles import MAIN, Drawing, Policy, draw, read, refuse_overlaps
 from calibration.sources import Source, open_parquet
-from pipeline.data_config import HealthConfig
+from calibration.sources import open_rows as open_any
+from pipeline.data_config import HealthConfig, SourceConfig
 from pipeline.digests import merkle_root
 from pipeline.errors import DataError, Refused
 from pipeline.records import Roles
@@ -267,3 +268,16 @@ def test_the_manifest_says_how_far_calibration_is_from_validation(write_pictures
     assert apart["input image: mean"].distance > 0.9
     assert apart["input image: mean"].p_value is not None
     assert apart["input image: mean"].p_value < 1e-6
+
+
+def test_one_content_in_two_groups_is_refused(tmp_path: Path) -> None:
+    """Kept once, it would play a role for one group while the other group's rows play another."""
+    vectors = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
+    vectors[5] = vectors[1]
+    np.savez(tmp_path / "rows.npz", image=vectors, patient=np.array(["a", "a", "b", "b", "c", "c", "d", "d"]))
+    source = open_any(SourceConfig(kind="npz", path=str(tmp_path / "rows.npz")), {"image": "image"}, group="patient")
+    with pytest.raises(DataError, match="0000001 and 0000005"):
+        read(MAIN, source, prepare, SPECS, policy=Policy(), health=Health())
+    kept = read(MAIN, source, prepare, SPECS, policy=Policy(), health=Health(HealthConfig(conflicting_group="quarantine")))
+    assert list(kept.health["conflicting_group"].rows) == ["0000005"]
+    assert "0000005" not in {row.id for row in kept.rows}

@@ -95,3 +95,15 @@ def test_preprocessing_is_loaded_with_its_files_digest(tmp_path: Path) -> None:
     assert digest == sha256_file(tmp_path / "pre.py")
     with pytest.raises(ConfigError, match="not callable"):
         load_prepare("pre.py:NUMBER", tmp_path)
+
+
+def test_a_label_that_changed_since_roles_is_noticed(drawn: Drawn, write_pictures: Callable[..., Path]) -> None:
+    """Two labels that change places leave every row's content and the histogram as they were."""
+    _, roles, pixels, labels = drawn
+    first, second = next((a, b) for a in map(int, roles.roles["search"].rows) for b in map(int, roles.roles["search"].rows) if labels[a] != labels[b])
+    swapped = list(labels)
+    swapped[first], swapped[second] = labels[second], labels[first]
+    source = open_parquet(write_pictures(pixels, swapped, "swapped.parquet"), COLUMNS, CLASSES)
+    with pytest.raises(DataError, match="labels of the search rows"):
+        list(batches(source, roles, "search", prepare, SPECS, 4))
+    assert list(batches(source, roles, "warmup", prepare, SPECS, 4))

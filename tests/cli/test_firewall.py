@@ -216,3 +216,30 @@ def test_the_case_bad_images(cases: Any) -> None:
 def test_help_names_the_exit_code() -> None:
     text = subprocess.run([sys.executable, "-m", "cli.main", "firewall", "--help"], capture_output=True, text=True, check=True).stdout
     assert "Exit 3" in text
+
+
+def test_only_columns_that_all_sources_have_are_compared(tmp_path: Path) -> None:
+    """Else a further column in one of two files hid that all their rows are the same."""
+    (tmp_path / "a.csv").write_text("x,y\n1.25,2.5\n3.75,4.125\n")
+    (tmp_path / "b.csv").write_text("note,x,y\n7,1.25,2.5\n8,9.5,4.125\n")
+    result = compare_sources([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
+    assert [(f["left"]["row"], f["right"]["row"], f["kind"]) for f in result["findings"]] == [("0000000", "0000000", "exact")]
+    assert "note not compared" in result["warnings"][0]
+    (tmp_path / "c.csv").write_text("u,v\n1.25,2.5\n")
+    with pytest.raises(ConfigError, match="no column in common"):
+        compare_sources([str(tmp_path / "a.csv"), str(tmp_path / "c.csv")])
+
+
+def test_one_source_under_two_names_and_a_missing_one(folders: tuple[Path, Path]) -> None:
+    a, _ = folders
+    with pytest.raises(ConfigError, match="given twice"):
+        compare_sources([str(a), f"{a}/../a/"])
+    with pytest.raises(DataError, match="is missing"):
+        compare_sources([str(a), f"{a}-elsewhere"])
+
+
+def test_a_refused_row_says_how_to_leave_it_out(folders: tuple[Path, Path]) -> None:
+    (folders[0] / "torn.png").write_bytes(b"nothing")
+    with pytest.raises(DataError, match="cannot be decoded") as caught:
+        compare_sources([str(folders[0]), str(folders[1])])
+    assert "--quarantine" in caught.value.next

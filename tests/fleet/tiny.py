@@ -110,7 +110,7 @@ def make_parts(folder: Path) -> dict[str, Any]:
         preprocess_sha256=sha256_file(preprocess),
     )
     plan.save(warm_folder / "plan.json")
-    role = Role("main", ("0",), (sha256_bytes(b"0"),), sha256_bytes(b"root"), {"a": 1}, ())
+    role = Role("main", ("0",), (sha256_bytes(b"0"),), sha256_bytes(b"root"), {"a": 1}, sha256_bytes(b"labels"), ())
     sources = {"main": RowSource("fixture", sha256_bytes(b""), 5)}
     roles = Roles(sources, sha256_file(preprocess), 0, ("cat", "dog", "eel"), (), {}, (), {"warmup": role, "validation": role})
     exported = ExportedModel(

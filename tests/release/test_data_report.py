@@ -7,7 +7,7 @@ import dataclasses
 from pipeline.records import Anomaly, Claim, Finding, Interval, LeakCost, Role, Roles, RowSource, Shift
 from release.data_report import data_section
 
-ROLE = Role("main", ("1", "2"), ("a" * 64, "b" * 64), "c" * 64, {"cat": 1, "dog": 1}, ())
+ROLE = Role("main", ("1", "2"), ("a" * 64, "b" * 64), "c" * 64, {"cat": 1, "dog": 1}, "d" * 64, ())
 ROLES = Roles({"main": RowSource("rows.parquet", "d" * 64, 7)}, "e" * 64, 0, ("cat", "dog"), (), {}, (), {"calibration": ROLE, "validation": ROLE})
 
 
