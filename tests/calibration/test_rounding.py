@@ -75,7 +75,7 @@ def calibration(rows: Batch, size: int = 16, methods: Methods = EVERY) -> Calibr
     def batches() -> Iterable[Batch]:
         return ({name: array[start : start + size] for name, array in rows.items()} for start in range(0, count, size))
 
-    return Calibration(batches, count, methods)
+    return Calibration(batches, [str(row) for row in range(count)], methods)
 
 
 def prepared(source: onnx.ModelProto, rows: Batch) -> tuple[onnx.ModelProto, Ranges]:
