@@ -36,6 +36,13 @@ def pictures(work: Path, size: int = BATCH_ROWS, rows: int = ROWS) -> Iterator[d
     return ({"image": batch} for batch in rows_of(work, rows, size))
 
 
+def own_copy(work: Path, out: Path) -> str:
+    """The export in a file of the quantizer's own: modelopt writes into its input's."""
+    path = out / "input.onnx"
+    path.write_bytes((work / "export/model.onnx").read_bytes())
+    return str(path)
+
+
 class Reader:
     """What ONNX Runtime's calibrators ask for."""
 
@@ -53,7 +60,7 @@ def modelopt(method: str) -> Callable[[Path, Path], Figures]:
         started = time.perf_counter()
         data = np.concatenate([batch["image"] for batch in pictures(work)])
         quantize(
-            str(work / "export/model.onnx"), quantize_mode="int8", calibration_data={"image": data}, calibration_method=method,
+            own_copy(work, out), quantize_mode="int8", calibration_data={"image": data}, calibration_method=method,
             calibration_eps=["cpu"], high_precision_dtype="fp32", output_path=str(out / "model.onnx"), log_level="ERROR",
         )  # fmt: skip
         return {"calibration_s": time.perf_counter() - started}
@@ -67,7 +74,7 @@ def onnxruntime_static(method: str, rows: int, per_channel: bool = True) -> Call
 
         started = time.perf_counter()
         quantize_static(
-            str(work / "export/model.onnx"), str(out / "model.onnx"), Reader(pictures(work, 8, rows)), quant_format=QuantFormat.QDQ,
+            own_copy(work, out), str(out / "model.onnx"), Reader(pictures(work, 8, rows)), quant_format=QuantFormat.QDQ,
             per_channel=per_channel, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, calibrate_method=CalibrationMethod[method],
         )  # fmt: skip
         return {"calibration_s": time.perf_counter() - started}
@@ -101,12 +108,13 @@ def ours(
         exported = ExportedModel.load(work / "export/exported.json", next="")
         search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
         started = time.perf_counter()
+        ids = [str(number) for number in range(ROWS)]
         ranges = collect(
-            work / "export/model.onnx", exported, rows(work), [str(number) for number in range(ROWS)],
+            work / "export/model.onnx", exported, rows(work), ids,
             calibration_root="", preprocess_sha256="", min_rows=1, batch_rows=BATCH_ROWS, method=method,
         )  # fmt: skip
         ranges_s = time.perf_counter() - started
-        calibration = Calibration(lambda: rows(work), ROWS, Methods(**switches))
+        calibration = Calibration(lambda: rows(work), ids, Methods(**switches))
         record = QUANTIZERS[scheme](work / "export/model.onnx", exported, ranges, out / "quantized", search, calibration=calibration)
         (out / "quantized/model.onnx").rename(out / "model.onnx")
         return {"ranges_s": ranges_s, "calibration_s": time.perf_counter() - started, "variant": record.variant, "search_sqnr_db": record.variants}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from calibration.graph import mask_nodes, tensor_shapes
@@ -43,12 +44,13 @@ def place(model: onnx.ModelProto) -> Plan:
     outputs = {value.name for value in model.graph.output}
     ranks = {name: len(shape) for name, shape in tensor_shapes(model).items()}
     masks = set(mask_nodes(model))
+    refused = {node.name: reason for node in model.graph.node if node.op_type in MULTIPLYING and (reason := _refusal(node, weights))}
+    refused |= _shared(model, weights, refused)
     inside: set[str] = set()
-    nodes, refused, by_tensor = [], {}, set()
+    nodes, by_tensor = [], set()
     for node in model.graph.node:
         if node.op_type in MULTIPLYING:
-            if reason := _refusal(node, weights):
-                refused[node.name] = reason
+            if node.name in refused:
                 continue
             nodes.append(node.name)
             if node.op_type == "MatMul" and ranks.get(node.input[1]) != 2:
@@ -61,6 +63,19 @@ def place(model: onnx.ModelProto) -> Plan:
                 nodes.append(node.name)
                 inside.update(node.output)
     return Plan(tuple(nodes), refused, frozenset(by_tensor & weights.keys()))
+
+
+def _shared(model: onnx.ModelProto, weights: Collection[str], refused: Collection[str]) -> dict[str, str]:
+    """Nodes whose weight something in float reads as well (an embedding, say): as codes it would stand in the file a second time."""
+    floats: dict[str, onnx.NodeProto] = {}
+    for node in model.graph.node:
+        takes = node.input[1] if node.op_type in MULTIPLYING and node.name not in refused else None
+        floats |= {name: node for name in node.input if name in weights and name != takes}
+    return {
+        node.name: f"its weight is tied to {(other := floats[node.input[1]]).name} ({other.op_type}), which stays in float"
+        for node in model.graph.node
+        if node.op_type in MULTIPLYING and node.name not in refused and node.input[1] in floats
+    }
 
 
 def _refusal(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> str | None:

@@ -73,7 +73,7 @@ def quantize(
 
     variants = {"nearest": counted(quantized)}
     if calibration is not None and calibration.methods.any:
-        batch = exported.shapes[str(exported.inputs[0].shape[0])]
+        batch, calibration = exported.shapes[str(exported.inputs[0].shape[0])], calibration.without_outliers(ranges)
         equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
         if equal is not None:
             source, quantized = equal.model, _quantized(equal.model, equal.ranges, plan)

@@ -17,7 +17,8 @@ from pipeline.records import ExportedModel, Ranges, TensorRange
 if TYPE_CHECKING:
     import onnx
 
-SCHEME_RULES = "symmetric S8, activations per tensor at absmax/127, convolution weights per channel, fp32 elsewhere"
+SCHEME_RULES = "symmetric S8, activations per tensor, convolution weights per channel"
+LARGEST_HALF = 65504.0
 LEVELS = 127
 SAFE_SCALE = 1.0 / LEVELS
 """For a tensor or channel that is always zero: any positive scale is right, and zero is refused by every parser."""
@@ -38,6 +39,14 @@ def activation_scale(entry: TensorRange) -> float:
         raise RangeError("A calibrated range is not finite", where="ranges.json", expected="finite numbers", got=f"{entry.low} to {entry.high}")
     scale = float(np.float32(largest / LEVELS))
     return scale if scale >= SMALLEST_SCALE else float(np.float32(SAFE_SCALE))
+
+
+def high_precision(ranges: Ranges) -> str:
+    """What is not INT8, and why no 16-bit type: values of a float layer beyond float16's largest number would become infinite."""
+    name, entry = max(ranges.tensors.items(), key=lambda item: item[1].seen_magnitude)
+    if entry.seen_magnitude > LARGEST_HALF:
+        return f"fp32 elsewhere: fp16 ends at {LARGEST_HALF:g}, and {name} reaches {entry.seen_magnitude:.4g}"
+    return "fp32 elsewhere"
 
 
 def describe(source: onnx.ModelProto, quantized: onnx.ModelProto, exported: ExportedModel) -> Placement:

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 import calibration
 from calibration.graph import mask_nodes
-from calibration.qdq import SCHEME_RULES, activation_scale, describe, verify
+from calibration.qdq import SCHEME_RULES, activation_scale, describe, high_precision, verify
 from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
 from calibration.rounding.reconstruct import reconstruct
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 SCHEME = "tensorrt"
 MAX_SECONDS = 3600
+LEAST_TIED_BYTES = 64
+"""Smaller constants (scales, shapes) may be equal by chance, and cost nothing."""
 CACHE_HEADER = "TRT-8501-MinMaxCalibration\n"
 
 
@@ -68,7 +70,7 @@ def quantize(
     verify(quantized, ranges, placement)
     variants = {"nearest": Variant(quantized, placement)}
     if calibration is not None and calibration.methods.any:
-        batch = exported.shapes[str(exported.inputs[0].shape[0])]
+        batch, calibration = exported.shapes[str(exported.inputs[0].shape[0])], calibration.without_outliers(ranges)
         equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
         if equal is not None:
             source, quantized = equal.model, _place(equal.model, exported, equal.ranges, search_rows)
@@ -79,7 +81,7 @@ def quantize(
         verify(fitted, equal.ranges if equal else ranges, placement, source, rounded)
         variants["fitted"] = Variant(fitted, placement, equal.ranges if equal else None)
     return finish(
-        SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}", variants, float_model,
+        SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}, {high_precision(ranges)}", variants, float_model,
         exported, ranges, folder, search_rows, classes, progress,
     )  # fmt: skip
 
@@ -105,7 +107,24 @@ def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, row
         except OSError as error:
             raise disk_error(error, work) from error
         _run_child(work)
-        return restore(onnx.load(job["output"]), names)
+        return _tied(restore(onnx.load(job["output"]), names), {tensor.name for tensor in source.graph.initializer})
+
+
+def _tied(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """Tie weights again that modelopt has copied for each of their readers, under their own name of `names` where they still have it."""
+    kept: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+    instead: dict[str, str] = {}
+    tensors = sorted(model.graph.initializer, key=lambda tensor: (tensor.name not in names, tensor.name))
+    for tensor in tensors:
+        if len(tensor.raw_data) >= LEAST_TIED_BYTES:
+            key = (tensor.data_type, tuple(tensor.dims), bytes(tensor.raw_data))
+            instead[tensor.name] = kept.setdefault(key, tensor.name)
+    for node in model.graph.node:
+        node.input[:] = [instead.get(name, name) for name in node.input]
+    for tensor in tensors:
+        if instead.get(tensor.name, tensor.name) != tensor.name:
+            model.graph.initializer.remove(tensor)
+    return model
 
 
 def write_cache(path: Path, scales: Mapping[str, float]) -> None:

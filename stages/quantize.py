@@ -23,11 +23,12 @@ def run(scheme: str) -> str:
     config = load_config(paths.PARAMS)
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
     ranges = Ranges.load(paths.RANGES, next="run `dvc repro ranges`")
-    check_bound(ranges, exported, role_manifest(config, "calibration"), method=config.quantize.method, batch_rows=config.quantize.batch_rows)
+    roles = role_manifest(config, "calibration")
+    check_bound(ranges, exported, roles, method=config.quantize.method, batch_rows=config.quantize.batch_rows)
     rows, _ = role_arrays(config, "search")
     calibration = Calibration(
         rows=lambda: (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows)),
-        count=ranges.calibration_rows,
+        ids=roles.roles["calibration"].rows,
         methods=methods(config),
     )
     with bar(f"quantize@{scheme}") as report:

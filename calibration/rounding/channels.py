@@ -26,7 +26,7 @@ class Group:
     """Tensors that must share their channels' scales, because only Adds and positively homogeneous operators stand between them.
 
     `tensors` says where each has its channels. `writers` and `readers` name the layers that take the scales into their weights on the side of
-    their outputs and of their inputs; `added` names vectors that an Add brings in on the way.
+    their outputs and of their inputs (a LayerNormalization only writes); `added` names vectors that an Add brings in on the way.
     """
 
     tensors: dict[str, int]
@@ -63,6 +63,8 @@ class _Search:
 
     def layer(self, node: onnx.NodeProto) -> bool:
         """Whether both sides of the node's weight can take scales."""
+        if node.op_type == "LayerNormalization":
+            return self._norm(node)
         if node.op_type not in LAYERS or not self._own(node.input[1]) or not all(self._own(name) for name in node.input[2:] if name):
             return False
         dims = self.constants[node.input[1]]
@@ -78,6 +80,20 @@ class _Search:
             self.axes.setdefault(name, set()).add(axis)
             self.sizes.setdefault(name, set()).add(int(size))
             side.setdefault(name, []).append(node.name)
+        return True
+
+    def _norm(self, node: onnx.NodeProto) -> bool:
+        """Whether the node's own scale and offset can take those of its channels, the last axis."""
+        last = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+        rank = len(self.shapes.get(node.output[0], ()))
+        vectors = [name for name in node.input[1:] if name]
+        if last not in {-1, rank - 1} or len(node.output) > 1 or not all(self._own(name) for name in vectors):
+            return False
+        self.closed.add(node.input[0])
+        self._root(node.output[0])
+        self.axes.setdefault(node.output[0], set()).add(rank - 1)
+        self.sizes.setdefault(node.output[0], set()).add(self.constants[vectors[0]][0])
+        self.writers.setdefault(node.output[0], []).append(node.name)
         return True
 
     def between(self, node: onnx.NodeProto) -> bool:
@@ -156,7 +172,7 @@ def scaled(model: onnx.ModelProto, scales: list[tuple[Group, np.ndarray]]) -> on
         for name in group.writers:
             node = nodes[name]
             rank = len(tensors[node.input[1]].dims)
-            multiply(node.input[1], (1 / scale).reshape(-1, *[1] * (rank - 1)) if rows_first(node) else 1 / scale)
+            multiply(node.input[1], (1 / scale).reshape(-1, *[1] * (rank - 1)) if rank == 1 or rows_first(node) else 1 / scale)
             for bias in filter(None, node.input[2:]):
                 multiply(bias, 1 / scale)
         for name in group.added:

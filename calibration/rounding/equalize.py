@@ -47,7 +47,7 @@ def equalized(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, 
     groups = groups_of(source)
     if not groups:
         return None
-    sizes = _sizes(source, groups, (part for rows in calibration.rows() for part in parts(rows, batch)))
+    sizes = _sizes(source, groups, (part for rows in calibration.batches() for part in parts(rows, batch)))
     model = scaled(source, [(group, _scale(group, sizes)) for group in groups])
     content = model.SerializeToString(deterministic=True)
     with tempfile.TemporaryDirectory(prefix="qwarm-equalized-") as folder:
@@ -55,7 +55,7 @@ def equalized(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, 
         path.write_bytes(content)
         own = dataclasses.replace(exported, onnx_sha256=sha256_bytes(content))
         found = collect(
-            path, own, calibration.rows(), [str(row) for row in range(calibration.count)], calibration_root=ranges.calibration_root,
+            path, own, calibration.rows(), calibration.ids, calibration_root=ranges.calibration_root,
             preprocess_sha256=ranges.preprocess_sha256, min_rows=1, batch_rows=ranges.batch_rows, method=ranges.method,
         )  # fmt: skip
     return Equalized(model, found)

@@ -119,6 +119,7 @@ def _rounded(
     centred = bias is not None and methods.bias_correction
     hessian, _ = moments.covariances(centred)
     target = adapted(matrix, halves, centred) if methods.adaptation else matrix
+    target = np.where(matrix.any(axis=-1, keepdims=True), target, 0.0)  # a channel of zeros stays one
     scale = solve.largest_scale(target, SAFE_SCALE)
     if bias is not None and int32_bias:
         largest = np.maximum(np.abs(moments.bias(target)) if centred else 0.0, np.abs(bias).reshape(scale.shape))

@@ -21,7 +21,7 @@ class Replay:
     """Gives tensors of a `Twin`, batch by batch."""
 
     def __init__(self, twin: Twin, calibration: Calibration, batch: AxisRange) -> None:
-        self.twin, self.rows, self.count, self.batch = twin, calibration.rows, calibration.count, batch
+        self.twin, self.rows, self.count, self.batch = twin, calibration.batches, calibration.count, batch
         self._stored: list[dict[str, np.ndarray]] | None = None
         self._keep(self.batches(), lambda batch: dict(batch))
 

@@ -14,9 +14,9 @@ def nearest(weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def largest_scale(weight: np.ndarray, safe: float) -> np.ndarray:
-    """absmax / 127 of each row (..., K) to (...); `safe` for a row of zeros."""
-    largest = np.abs(weight).max(axis=-1)
-    return np.where(largest > 0, largest / LEVELS, safe)
+    """absmax / 127 of each row (..., K) to (...); `safe` for a row of zeros, or of numbers for which float32 has no normal scale."""
+    scale = np.abs(weight).max(axis=-1) / LEVELS
+    return np.where(scale >= np.finfo(np.float32).tiny, scale, safe)
 
 
 def error_compensated(target: np.ndarray, scale: np.ndarray, hessian: np.ndarray) -> np.ndarray:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import onnx
 import pytest
+from tiny_quantize import HEADER, calibration_of, model_of, run
 
 from calibration.cpu_placement import place
 from calibration.cpu_rules import verify
@@ -16,7 +17,7 @@ from calibration.parity import sqnr_db
 from calibration.rounding import replay, solve, twin
 from calibration.rounding.constants import constants_of
 from calibration.rounding.layers import layers_of
-from calibration.rounding.methods import Calibration, Methods
+from calibration.rounding.methods import Methods
 from calibration.rounding.moments import Moments
 from calibration.rounding.reconstruct import MOST_MOVED, Rounded, moved, reconstruct
 from calibration.rounding.target import adapted
@@ -26,36 +27,12 @@ from pipeline.errors import QuantizeError
 from pipeline.records import AxisRange, Ranges, TensorRange
 from pipeline.tensors import Batch
 
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
 BATCH = AxisRange(1, 4, 8)
-EVERY = Methods()
 RESIDUAL = """g (float[n, 3, 8, 8] x) => (float[n, 5] y)
 { [stem] a = Conv <pads = [1, 1, 1, 1]> (x, stem_w, stem_b) [r1] b = Relu(a) [depthwise] c = Conv <group = 8, pads = [1, 1, 1, 1]> (b, deep_w, deep_b)
   [r2] d = Relu(c) [project] e = Conv(d, project_w, project_b) [res] f = Add(e, b) [pool] h = GlobalAveragePool(f) [flat] i = Flatten(h)
   [head] y = Gemm <transB = 1> (i, head_w, head_b) }"""
 WEIGHTS = {"stem_w": (8, 3, 3, 3), "deep_w": (8, 1, 3, 3), "project_w": (8, 8, 1, 1), "head_w": (5, 8)}
-
-
-def model_of(text: str, weights: dict[str, tuple[int, ...]], seed: int = 0) -> onnx.ModelProto:
-    """Random weights, and a bias `.b` to each `.w` that the text names, of values that differ much from channel to channel."""
-    model = onnx.parser.parse_model(f"{HEADER} {text}")
-    random = np.random.default_rng(seed)
-    for name, shape in weights.items():
-        spread = np.exp(random.normal(0, 1, (shape[0], *[1] * (len(shape) - 1))))
-        value = random.standard_normal(shape) * spread / np.sqrt(np.prod(shape[1:]))
-        model.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.float32), name))
-        if (bias := f"{name[:-1]}b") in text and name.endswith("_w"):
-            model.graph.initializer.append(onnx.numpy_helper.from_array(random.normal(0, 0.3, shape[0]).astype(np.float32), bias))
-    return model
-
-
-def run(model: onnx.ModelProto, batch: Batch, *wanted: str) -> list[np.ndarray]:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    have = {value.name for value in copy.graph.output}
-    copy.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in wanted if name not in have)
-    found: list[np.ndarray] = session(copy.SerializeToString(), optimize=False).run(list(wanted), dict(batch))
-    return found
 
 
 def ranges_of(model: onnx.ModelProto, batch: Batch) -> Ranges:
@@ -67,15 +44,6 @@ def ranges_of(model: onnx.ModelProto, batch: Batch) -> Ranges:
 
 def pictures(count: int = 64, seed: int = 1) -> Batch:
     return {"x": np.random.default_rng(seed).uniform(0, 1, (count, 3, 8, 8)).astype(np.float32)}
-
-
-def calibration(rows: Batch, size: int = 16, methods: Methods = EVERY) -> Calibration:
-    count = len(next(iter(rows.values())))
-
-    def batches() -> Iterable[Batch]:
-        return ({name: array[start : start + size] for name, array in rows.items()} for start in range(0, count, size))
-
-    return Calibration(batches, count, methods)
 
 
 def prepared(source: onnx.ModelProto, rows: Batch) -> tuple[onnx.ModelProto, Ranges]:
@@ -181,7 +149,7 @@ def test_weights_adapt_to_what_quantization_takes_away_and_stay_where_there_is_o
 
 def test_fitted_weights_bring_the_network_closer_on_rows_they_never_saw(residual: tuple[onnx.ModelProto, onnx.ModelProto, Ranges]) -> None:
     source, quantized, ranges = residual
-    rounded = reconstruct(source, quantized, calibration(pictures()), BATCH, int32_bias=True)
+    rounded = reconstruct(source, quantized, calibration_of(pictures()), BATCH, int32_bias=True)
     assert list(rounded) == ["stem", "depthwise", "project", "head"]
     fitted = written(source, quantized, rounded)
     verify(source, fitted, ranges, rounded)
@@ -197,7 +165,7 @@ def test_fitted_weights_bring_the_network_closer_on_rows_they_never_saw(residual
 def test_bias_correction_alone_takes_the_mean_error_away(residual: tuple[onnx.ModelProto, onnx.ModelProto, Ranges]) -> None:
     source, quantized, ranges = residual
     methods = Methods(equalization=False, adaptation=False, rounding="nearest")
-    rounded = reconstruct(source, quantized, calibration(pictures(), methods=methods), BATCH, int32_bias=True)
+    rounded = reconstruct(source, quantized, calibration_of(pictures(), methods=methods), BATCH, int32_bias=True)
     fitted = written(source, quantized, rounded)
     verify(source, fitted, ranges, rounded)
     (wanted,), (plain,), (got,) = (run(model, pictures(), "y") for model in (source, quantized, fitted))
@@ -208,7 +176,7 @@ def test_less_memory_gives_the_same_codes(residual: tuple[onnx.ModelProto, onnx.
     source, quantized, _ = residual
 
     def codes() -> list[np.ndarray]:
-        found = reconstruct(source, quantized, calibration(pictures()), BATCH, int32_bias=True)
+        found = reconstruct(source, quantized, calibration_of(pictures()), BATCH, int32_bias=True)
         return [array for entry in found.values() for array in (entry.codes, entry.scale, entry.bias) if array is not None]
 
     much = codes()
@@ -221,7 +189,7 @@ def test_less_memory_gives_the_same_codes(residual: tuple[onnx.ModelProto, onnx.
 def test_rows_that_fill_no_batch_are_all_used(residual: tuple[onnx.ModelProto, onnx.ModelProto, Ranges]) -> None:
     source, quantized, _ = residual
     for allowed, size in ((AxisRange(4, 4, 4), 16), (AxisRange(1, 4, 5), 7)):
-        seen = replay.Replay(twin.build(source, quantized), calibration(pictures(18), size), allowed)
+        seen = replay.Replay(twin.build(source, quantized), calibration_of(pictures(18), size), allowed)
         parts = [part["x"] for part in seen.batches()]
         assert all(allowed.min <= len(part) <= allowed.max for part in parts)
         assert {row.tobytes() for part in parts for row in part} == {row.tobytes() for row in pictures(18)["x"]}
@@ -234,7 +202,7 @@ def test_tied_weights_stay_tied_and_unfitted() -> None:
     source.graph.initializer.extend(onnx.numpy_helper.from_array(np.full(4, 0.1, np.float32), name) for name in ("w1", "w2"))
     rows = {"x": np.random.default_rng(0).standard_normal((32, 4, 6, 6)).astype(np.float32)}
     quantized, ranges = prepared(source, rows)
-    rounded = reconstruct(source, quantized, calibration(rows), BATCH, int32_bias=True)
+    rounded = reconstruct(source, quantized, calibration_of(rows), BATCH, int32_bias=True)
     assert list(rounded) == ["last"]
     fitted = written(source, quantized, rounded)
     verify(source, fitted, ranges, rounded)
@@ -250,7 +218,7 @@ def test_the_bias_behind_a_matmul_is_corrected() -> None:
     rows = {"x": np.random.default_rng(0).gamma(1, 1, (32, 5, 16)).astype(np.float32)}
     quantized, ranges = prepared(source, rows)
     methods = Methods(equalization=False, adaptation=False, rounding="nearest")
-    rounded = reconstruct(source, quantized, calibration(rows, methods=methods), BATCH, int32_bias=True)
+    rounded = reconstruct(source, quantized, calibration_of(rows, methods=methods), BATCH, int32_bias=True)
     fitted = written(source, quantized, rounded)
     verify(source, fitted, ranges, rounded)
     (wanted,), (plain,), (got,) = (run(model, rows, "y") for model in (source, quantized, fitted))
@@ -271,7 +239,7 @@ def test_a_bias_that_int32_could_not_hold_raises_the_scale() -> None:
         values[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
     rows = {"x": np.random.default_rng(0).standard_normal((32, 4, 6, 6)).astype(np.float32)}
     quantized, ranges = prepared(source, rows)
-    rounded = reconstruct(source, quantized, calibration(rows), BATCH, int32_bias=True)
+    rounded = reconstruct(source, quantized, calibration_of(rows), BATCH, int32_bias=True)
     fitted = written(source, quantized, rounded)
     verify(source, fitted, ranges, rounded)
     (wanted,), (got,) = (run(model, rows, name) for model, name in ((source, "b"), (fitted, "b")))
@@ -284,7 +252,7 @@ def test_layers_that_would_move_too_far_are_rounded_to_the_nearest(
 ) -> None:
     source, quantized, ranges = residual
     monkeypatch.setattr("calibration.rounding.reconstruct.adapted", lambda weight, *_: weight * 2)
-    rounded = reconstruct(source, quantized, calibration(pictures()), BATCH, int32_bias=True)
+    rounded = reconstruct(source, quantized, calibration_of(pictures()), BATCH, int32_bias=True)
     values, _ = constants_of(source)
     for layer in layers_of(source, quantized):
         assert moved(layer, values[layer.weight[0]], rounded[layer.name]) < 0.02 < MOST_MOVED
@@ -303,7 +271,7 @@ def test_verification_refuses_what_was_not_fitted_and_what_is_far_from_the_train
     residual: tuple[onnx.ModelProto, onnx.ModelProto, Ranges],
 ) -> None:
     source, quantized, ranges = residual
-    rounded = reconstruct(source, quantized, calibration(pictures()), BATCH, int32_bias=True)
+    rounded = reconstruct(source, quantized, calibration_of(pictures()), BATCH, int32_bias=True)
     fitted = written(source, quantized, rounded)
     for entry, message in change(rounded["project"]):
         with pytest.raises(QuantizeError, match=message):
@@ -320,7 +288,7 @@ def test_a_graph_with_a_branch_is_left_as_it_is() -> None:
       [choice] y = If (c) <then_branch = t () => (float[n, 4] p) { p = Relu(a) }, else_branch = e () => (float[n, 4] q) { q = Neg(a) }> }"""
     source = model_of(body, {"w": (4, 4)})
     source.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(4, np.float32), "b"))
-    assert reconstruct(source, source, calibration(pictures()), BATCH, int32_bias=True) == {}
+    assert reconstruct(source, source, calibration_of(pictures()), BATCH, int32_bias=True) == {}
 
 
 @pytest.fixture(autouse=True)
