@@ -11,8 +11,8 @@ from pipeline.firewall_config import FirewallConfig
 from pipeline.section import PositiveInt, Section
 
 RoleName = Literal["train", "calibration", "search", "warmup", "validation"]
-RoleSize = PositiveInt | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
-"""A count of rows, a share of all rows, or what the other roles leave."""
+RoleSize = Annotated[int, Field(gt=0, strict=True)] | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
+"""A count of rows, a share of all rows, or what the other roles leave. 1.0 is none of them: it would be read as one row."""
 SourceKind = Literal["parquet", "arrow", "csv", "json", "imagefolder", "webdataset", "npz", "hub"]
 Severe = Literal["refuse", "quarantine"]
 """For a row that cannot be used: `refuse` ends the run and names it; `quarantine` leaves it out, counts it and lists it."""

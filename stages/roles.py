@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from calibration.firewall import page
@@ -16,7 +17,7 @@ from pipeline.caches import cache_folder
 from pipeline.config import Config, SourceConfig, load_config
 from pipeline.files import replacing_folder, write_json
 from pipeline.progress import bar
-from pipeline.records import Roles
+from pipeline.records import Finding, Roles
 from stages import paths
 
 
@@ -76,13 +77,15 @@ def write_findings(drawing: Drawing) -> None:
     between = [finding for finding in (*drawing.refused, *drawing.roles.findings) if finding.roles != ("", "")]
     with replacing_folder(paths.FIREWALL) as folder:
         write_json(folder / "findings.json", [finding.to_json() for finding in between])
-        page.write(folder / "findings.html", "What the data roles share", summary(drawing.roles), between, drawing.catalogues)
+        page.write(folder / "findings.html", "What the data roles share", summary(drawing.roles, drawing.refused), between, drawing.catalogues)
 
 
-def summary(roles: Roles) -> str:
-    """Sizes, what was moved or allowed, and what was unhealthy, in one line."""
+def summary(roles: Roles, refused: Sequence[Finding] = ()) -> str:
+    """Sizes, what was refused, moved or allowed, and what was unhealthy, in one line."""
     sizes = ", ".join(f"{name} {len(role.rows)}" for name, role in roles.roles.items())
-    kinds = Counter(f"{finding.kind} {'repeats' if finding.roles == ('', '') else 'overlaps'} {finding.action}" for finding in roles.findings)
+    kinds = Counter(
+        f"{finding.kind} {'repeats' if finding.roles == ('', '') else 'overlaps'} {finding.action}" for finding in (*refused, *roles.findings)
+    )
     found = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no overlap and no repeated row"
     health = ", ".join(f"{anomaly.count} {kind} ({anomaly.action})" for found in roles.health.values() for kind, anomaly in sorted(found.items()))
     return f"{sizes}; {found}" + (f"; {health}" if health else "")

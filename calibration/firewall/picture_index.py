@@ -15,6 +15,8 @@ MOST_LISTS, ROWS_A_LIST, TRAINING_ROWS_A_LIST = 512, 40, 60
 PROBED_SHARE, LEAST_PROBED = 0.06, 8
 NEIGHBOURS = 12
 """Candidates of one row: as many as are found in each view and flip, and of those the nearest as many."""
+SMALL_SEARCH = 4000
+"""Candidates that a search of few rows may have in all, so that forty frames of one scene do not crowd out a cropped copy of it."""
 LEAST_COSINE = 0.5
 ALIKE_COSINE, MOST_ALIKE = 0.985, 384
 """Rows as close as this are all kept, up to a limit: one picture may have many copies."""
@@ -39,14 +41,15 @@ def _sorted(pairs: np.ndarray) -> np.ndarray:
 def _alike_in_structure(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     (queries, owners), (vectors, rows) = _distinct_views(left), _distinct_views(right)
     pairs = [np.zeros((0, 2), np.int64)]
+    most = int(np.clip(SMALL_SEARCH // max(len(left), 1), NEIGHBOURS, MOST_ALIKE))
     if len(queries) and len(vectors):
         index = _inverted_file(vectors)
         for start in range(0, len(queries), BATCH):
             flipped = (unit(queries[start : start + BATCH])[:, None, :] * FLIPS).reshape(-1, LENGTH)
             owner = np.repeat(owners[start : start + BATCH], len(FLIPS))
-            cosines, found = index.search(flipped, NEIGHBOURS)
-            pairs.append(_nearest_of_each(owner, rows, cosines, found))
-            crowded = cosines[:, -1] >= ALIKE_COSINE
+            cosines, found = index.search(flipped, most)
+            pairs.append(_nearest_of_each(owner, rows, cosines, found, most))
+            crowded = cosines[:, NEIGHBOURS - 1] >= ALIKE_COSINE
             if crowded.any():
                 cosines, found = index.search(flipped[crowded], MOST_ALIKE)
                 query, place = np.nonzero((found >= 0) & (cosines >= ALIKE_COSINE))
@@ -54,8 +57,8 @@ def _alike_in_structure(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.concatenate(pairs)
 
 
-def _nearest_of_each(owner: np.ndarray, rows: np.ndarray, cosines: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Pairs of the NEIGHBOURS nearest distinct rows of each owner, by the largest cosine over its views and flips."""
+def _nearest_of_each(owner: np.ndarray, rows: np.ndarray, cosines: np.ndarray, found: np.ndarray, most: int) -> np.ndarray:
+    """Pairs of the `most` nearest distinct rows of each owner, by the largest cosine over its views and flips."""
     query, place = np.nonzero((found >= 0) & (cosines >= LEAST_COSINE))
     left, right, cosine = owner[query], rows[found[query, place]], cosines[query, place]
     order = np.lexsort((-cosine, right, left))
@@ -66,7 +69,7 @@ def _nearest_of_each(owner: np.ndarray, rows: np.ndarray, cosines: np.ndarray, f
     order = np.lexsort((-cosine, left))
     left, right = left[order], right[order]
     rank = np.arange(len(left)) - np.searchsorted(left, left)
-    return np.stack([left, right], axis=1)[rank < NEIGHBOURS]
+    return np.stack([left, right], axis=1)[rank < most]
 
 
 def _alike_in_level(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -80,6 +80,7 @@ def test_a_targets_settings_are_what_its_backend_is_told() -> None:
         ("gates.max_drop", 1.5, "gates.max_drop"),
         ("gates.max_trials", 3, "max_trials"),
         ("data.firewall", {"pairs": {"calibration/validation": "move", "validation/calibration": "allow"}}, "both orders"),
+        ("data.roles.search", 1.0, "data.roles.search"),
         ("data.firewall", {"tolerance": 0.5}, "data.firewall.tolerance"),
         ("quantize.min_rows", 1000, "min_rows"),
         ("quantize.schemes", ["int4"], "tensorrt"),

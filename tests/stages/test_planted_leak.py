@@ -67,5 +67,7 @@ def test_dvc_repro_ends_without_a_release_and_names_the_rows(project: Path) -> N
     assert not (project / "build" / "release").exists()
     assert not (project / "build" / "roles").exists()
     page = (project / "build" / "firewall" / "findings.html").read_text()
+    assert "refused</p>" in page
+    assert "no overlap" not in page
     assert page.count("data:image/png;base64,") == 4
     assert f"{COPY:07d}" in page

@@ -291,3 +291,25 @@ def test_leaked_rows(tmp_path: Path) -> None:
     truth = {(int(source[2:5]), int(leaked[2:5])) for leaked, source, _ in lines}
     assert len(truth) == 40
     assert findings(left, right) == truth
+
+
+def test_frames_of_one_scene_do_not_crowd_out_its_copy() -> None:
+    """Forty frames in which a block moved are all closer in their lowest coefficients than a cropped copy, and none of them is a copy."""
+    kind, scene, generator = Pictures(), octaves(1), np.random.default_rng(24)
+    frames = [scene.copy() for _ in range(40)]
+    for index, frame in enumerate(frames):
+        top, left = generator.integers(0, 40, 2)
+        frame[top : top + 24, left : left + 24] = octaves(100 + index)[:24, :24]
+    copy = np.asarray(image(scene[6:58, 6:58]).resize((64, 64)))
+    rows = np.stack([kind.sign(picture) for picture in [*frames, copy]])
+    assert [40, 0] in kind.candidates(rows, kind.sign(scene)[np.newaxis]).tolist()
+    assert kind.distance(kind.evidence(copy), kind.evidence(scene)) is not None
+    assert all(kind.distance(kind.evidence(frame), kind.evidence(scene)) is None for frame in frames)
+
+
+def octaves(seed: int) -> Picture:
+    """(64, 64, 3): noise of four sizes, the larger the stronger."""
+    generator = np.random.default_rng(seed)
+    noise = {cells: generator.integers(0, 256, (cells, cells, 3), dtype=np.uint8) for cells in (4, 8, 16, 32)}
+    total = sum(np.asarray(image(grid).resize((64, 64), Image.Resampling.BICUBIC), np.float64) / cells for cells, grid in noise.items())
+    return np.asarray((total - np.min(total)) / np.ptp(total) * 255, np.uint8)
