@@ -17,7 +17,7 @@ import numpy as np
 LEAST_SIDE = 20
 """Pictures with fewer pixels on a side are compared as they lie, or flipped: an affine map could make any two of a class alike."""
 LEAST_RESEMBLANCE = 0.35
-LEAST_FOUND = (0.65, 0.75)
+LEAST_FOUND = (0.5, 0.6)
 """Correlations of the middle, and of the patches (by their structure) in the two steps, below which two pictures are told apart at once."""
 PATCHES = 4
 COARSE, FINE = (6 / 64, 0.02), (2 / 64, 0.012)

@@ -15,7 +15,7 @@ MOST_LISTS, ROWS_A_LIST, TRAINING_ROWS_A_LIST = 512, 40, 60
 PROBED_SHARE, LEAST_PROBED = 0.06, 8
 NEIGHBOURS = 12
 """Candidates of one row: as many as are found in each view and flip, and of those the nearest as many."""
-SMALL_SEARCH = 4000
+SMALL_SEARCH = 1200
 """Candidates that a search of few rows may have in all, so that forty frames of one scene do not crowd out a cropped copy of it."""
 LEAST_COSINE = 0.5
 ALIKE_COSINE, MOST_ALIKE = 0.985, 384

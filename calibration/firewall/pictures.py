@@ -37,7 +37,7 @@ class Pictures:
     `side`: pixels a side that are compared. `edges_by_structure`: the least correlation of edges by the number of independent coefficients.
     `small_edges`: the same below 20 pixels. `sure_edges`: enough alone, where the place of each difference is not asked. `found`: the least
     share of one picture that is in its place in the other (frames of one scene, where something moved, have less). `residual`: the most
-    that may be left of the pixels that agree best, below `sure_edges` (drawings of one shape on two grounds leave more).
+    that may be left of the pixels that agree best, below `sure_edges` (drawings of one shape on two grounds leave more), unless there are `many` coefficients.
     """
 
     side: int = 64
@@ -49,6 +49,7 @@ class Pictures:
     sure_edges: float = 0.97
     found: float = 0.87
     residual: float = 0.02
+    many: float = 120.0
 
     @property
     def name(self) -> str:
@@ -96,7 +97,8 @@ class Pictures:
         small = min(aligned.left.shape) < LEAST_SIDE
         if not self._is_near(comparison, edges, small):
             return None
-        if not small and edges < self.sure_edges and trimmed_residual(*aligned) > self.residual:
+        doubtful = not small and edges < self.sure_edges and comparison.coefficients() < self.many
+        if doubtful and trimmed_residual(*aligned) > self.residual:
             return None
         return float(np.clip(1 - edges, 0, 1))
 
