@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +43,17 @@ class Observer:
 
     Memory: `BUDGET_BYTES` of activations, or those of the smallest batch of one tensor if that is more. Where the smallest batch of
     all tensors is beyond it (a static batch), the tensors are spread over several sessions, which run one after the other.
+    `only` these tensors are observed, or what is in their place (`fused`); None: every one.
     """
 
-    def __init__(self, model: Path, exported: ExportedModel) -> None:
+    def __init__(self, model: Path, exported: ExportedModel, only: Collection[str] | None = None) -> None:
         import onnx
 
         self.graph = onnx.load(model)
         self.fused = fused_tensors(self.graph)
-        self.tensors = tuple(name for name in observed_tensors(self.graph) if name not in self.fused)
+        wanted = None if only is None else {self.fused.get(name, name) for name in only}
+        found = (name for name in observed_tensors(self.graph) if name not in self.fused)
+        self.tensors = tuple(name for name in found if wanted is None or name in wanted)
         self.before_softmax = before_softmax(self.graph)
         self.masked: set[str] = set()
         """Tensors that turned out to hold an attention mask's infinities: they have no range, and nothing may quantize them."""

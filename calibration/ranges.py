@@ -32,6 +32,7 @@ def collect(
     min_rows: int,
     batch_rows: int,
     method: str = MAX,
+    only: Collection[str] | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Ranges:
     """Range of every float tensor that a scheme could quantize, by `method` (a key of `range_methods.PARAMETERS`), in one pass over all rows.
@@ -40,6 +41,7 @@ def collect(
     `row_ids` name the rows in the order in which `batches` gives them. Convergence compares the first half of the rows with the second.
     A tensor that only a Relu or a Clip reads takes the range of what leaves that, since both are one kernel.
     Rows far beyond all others in a tensor are listed; `max` covers them, the other methods leave them out there.
+    `only`: the tensors that are looked at, if not all.
     Raises RangeError for a model that is not `exported`, fewer than `min_rows` rows or other rows than `row_ids`, a value that is not finite
     (naming row and tensor) and an input that is the same in every row.
     """
@@ -58,7 +60,7 @@ def collect(
             got=str(total),
             next="raise data.roles.calibration in params.yaml",
         )
-    observer, inputs = Observer(model, exported), InputWatch()
+    observer, inputs = Observer(model, exported, only), InputWatch()
     tallies = _stream(observer, inputs, batches, row_ids, method != MAX, progress)
     dead = tuple(name for name, tally in tallies.items() if set(tally.groups) == {NOTHING})
     inputs.refuse_constant(total, dead)

@@ -42,11 +42,13 @@ def equalized(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, 
     Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019, equalize weights between two layers;
     here the activations' channels are, over whole residual streams: all tensors that an Add joins share the scales. A tensor's scale is set
     by its largest channel, so the noise of rounding falls on all of them alike, and the small ones gain. What has no scales to take (ReLU6
-    cuts off at 6) stays as it is. Costs two float passes over the calibration rows. Ranges are collected anew, by the method of `ranges`.
+    cuts off at 6) stays as it is. Costs two float passes over the calibration rows. Ranges of the tensors that it touches are collected anew, by
+    the method of `ranges`.
     """
     groups = groups_of(source)
     if not groups:
         return None
+    touched = {name for group in groups for name in group.tensors}
     sizes = _sizes(source, groups, (part for rows in calibration.batches() for part in parts(rows, batch)))
     model = scaled(source, [(group, _scale(group, sizes)) for group in groups])
     content = model.SerializeToString(deterministic=True)
@@ -56,9 +58,13 @@ def equalized(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, 
         own = dataclasses.replace(exported, onnx_sha256=sha256_bytes(content))
         found = collect(
             path, own, calibration.rows(), calibration.ids, calibration_root=ranges.calibration_root,
-            preprocess_sha256=ranges.preprocess_sha256, min_rows=1, batch_rows=ranges.batch_rows, method=ranges.method,
+            preprocess_sha256=ranges.preprocess_sha256, min_rows=1, batch_rows=ranges.batch_rows, method=ranges.method, only=touched,
         )  # fmt: skip
-    return Equalized(model, found)
+    others = tuple(entry for entry in ranges.outliers if entry.tensor not in touched)
+    tensors = dict(sorted((ranges.tensors | found.tensors).items()))
+    return Equalized(
+        model, dataclasses.replace(found, tensors=tensors, dead=ranges.dead, outliers=(*others, *found.outliers), warnings=ranges.warnings)
+    )
 
 
 def _sizes(source: onnx.ModelProto, groups: Iterable[Group], batches: Iterable[Batch]) -> dict[str, np.ndarray]:

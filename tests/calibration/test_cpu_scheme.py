@@ -216,9 +216,9 @@ def test_elementwise_operators_are_quantized_between_quantized_ones_only() -> No
 def test_what_has_no_int8_kernel_stays_in_float_with_a_reason() -> None:
     model = parsed(
         """g (float[n, 4] x, float[4, 4] dynamic) => (float[n, 4] y)
-        { [plain] a = Gemm(x, w, b) [beta] c = Gemm <beta = 0.5> (a, w, b) [scalar] d = Gemm(c, w, s) [moving] e = Gemm(d, dynamic, b)
+        { [plain] a = Gemm(x, p, b) [beta] c = Gemm <beta = 0.5> (a, w, b) [scalar] d = Gemm(c, w, s) [moving] e = Gemm(d, dynamic, b)
           [left] f = MatMul(w, dynamic) [both] h = MatMul(e, f) [batched] k = MatMul(h, w3) [deep] m = ReduceSum(k) y = Add(h, m) }""",
-        {"w": (4, 4), "b": (4,), "s": (1,), "w3": (2, 4, 4)},
+        {"p": (4, 4), "w": (4, 4), "b": (4,), "s": (1,), "w3": (2, 4, 4)},
     )
     plan = place(model)
     assert plan.nodes == ("plain", "both", "batched")

@@ -177,14 +177,14 @@ def test_the_record_comes_back_from_disk(model: tuple[Path, ExportedModel], tmp_
 
 @pytest.mark.parametrize("smallest", [1, 8])
 def test_memory_holds_no_activations(tmp_path: Path, smallest: int) -> None:
-    """48 activations of 8 MiB a batch: a collector that kept them would need 384 MiB more. A batch fixed at 8 is spread over several sessions."""
+    """96 activations of 8 MiB a batch: a collector that kept them would need 768 MiB more. A batch fixed at 8 is spread over several sessions."""
     import subprocess
     import sys
 
-    nodes = " ".join(f"t{i + 1} = Abs(t{i})" for i in range(48))
+    nodes = " ".join(f"t{i + 1} = Abs(t{i})" for i in range(96))
     path = tmp_path / "deep.onnx"
     onnx.save(
-        onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> g (float[batch, 262144] t0) => (float[batch, 262144] t48) {{ {nodes} }}'),
+        onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> g (float[batch, 262144] t0) => (float[batch, 262144] t96) {{ {nodes} }}'),
         path,
     )
     script = f"""
@@ -201,12 +201,12 @@ def peak():  # not ru_maxrss: a child inherits its parent's
 before = peak()
 taken = []
 observer.run({{"t0": rows}}, [str(i) for i in range(16)], lambda name, seen: taken.extend([name] * len(seen.ids)))
-assert len(taken) == 49 * 16, len(taken)
+assert len(taken) == 97 * 16, len(taken)
 print((peak() - before) / 1024)
 """
     home = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", script], cwd=home, capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 280
+    assert float(done.stdout) < 560
 
 
 def test_the_observer_pads_below_the_smallest_batch(model: tuple[Path, ExportedModel]) -> None:
