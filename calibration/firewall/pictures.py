@@ -37,7 +37,8 @@ class Pictures:
     `side`: pixels a side that are compared. `edges_by_structure`: the least correlation of edges by the number of independent coefficients.
     `small_edges`: the same below 20 pixels. `sure_edges`: enough alone, where the place of each difference is not asked. `found`: the least
     share of one picture that is in its place in the other (frames of one scene, where something moved, have less). `residual`: the most
-    that may be left of the pixels that agree best, below `sure_edges` (drawings of one shape on two grounds leave more), unless there are `many` coefficients.
+    that may be left of the pixels that agree best, below `sure_edges` (drawings of one shape on two grounds leave more), unless there are
+    `many` coefficients.
     """
 
     side: int = 64
