@@ -6,8 +6,8 @@ Every quantizer is a process of its own (`quantizers.py`) and calibrates on the 
 the other 94. Split `eval` judges, once: each model answers every picture at batch 1, all models of a runtime in turn in one process, so that
 accuracy and latency come from the same requests and the machine's mood is everybody's. Engines have the settings of `engines/ov.py` and
 `engines/ort.py`. The reference is the float model in the same runtime. `difference_interval` is the two-sided 90 % of `release/paired.py`.
-`memory` is the collector's peak for 256 rows and for 2,048, the same over and over. Then the same comparison, plain against
-fitted, on a network that the methods were not made on (`second_network.py`).
+`memory` is the collector's peak for 256 rows and for 2,048, the same over and over. `--second`: also plain against fitted on
+networks that the methods were not made on (`second_network.py`).
 
 Exit code 1 when a figure that is claimed does not hold. `--rows A,B` measures only some; `--work FOLDER` keeps models between runs.
 """
@@ -173,6 +173,16 @@ def held(rows: dict[str, Any], figures: dict[str, Any]) -> list[str]:
     return wrong
 
 
+def not_repeated(second: dict[str, Any]) -> list[str]:
+    """Networks and runtimes on which fitted weights are not closer to float than plain ones."""
+    return [
+        f"{network}: fitting gains nothing on {runtime}"
+        for network, found in second.items()
+        for runtime, run in found["fitted"]["runtimes"].items()
+        if run["sqnr_db"] <= found["plain"]["runtimes"][runtime]["sqnr_db"]
+    ]
+
+
 def table(rows: dict[str, Any], figures: dict[str, Any]) -> str:
     """One line a row and runtime."""
     lines = [f"{'row':<24}{'runtime':<13}{'top-1':>7}{'diff':>8}{'90 %':>18}{'agree':>8}{'SQNR':>7}{'p50 ms':>8}{'s':>7}{'MB':>7}"]
@@ -215,6 +225,7 @@ def main() -> int:
     parser.add_argument("--rows", default=",".join(QUANTIZERS_BY_NAME), help="names, separated by commas; the first must be `float`")
     parser.add_argument("--work", type=Path, help="a folder that keeps what was made")
     parser.add_argument("--no-memory", action="store_true", help="leave out the collector's memory")
+    parser.add_argument("--second", action="store_true", help="also the networks of second_network.py")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qwarm-quantization-") as temporary:
         work = (arguments.work or Path(temporary)).resolve()
@@ -222,6 +233,10 @@ def main() -> int:
             work.mkdir(parents=True, exist_ok=True)
             prepare(work, arguments.images)
         result = measure(work, arguments.rows.split(","))
+        if arguments.second:
+            command = [sys.executable, str(Path(__file__).with_name("second_network.py"))]
+            result["second"] = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+            result["wrong"] += not_repeated(result["second"])
         if not arguments.no_memory:
             result["memory"] = {str(count): ranges_benchmark.fresh(work, "mse", count)["peak_rss_mb"] for count in (ROWS, MANY_ROWS)}
     for line in result["wrong"]:

@@ -122,6 +122,15 @@ def ours(
     return run
 
 
+def shipped(work: Path, out: Path) -> Figures:
+    """The scheme that does better on the search rows; both must have been measured before. Costs what both cost."""
+    names = ("qwarm-ptq", "qwarm-tensorrt-scheme")
+    figures = {name: json.loads((work / name / "figures.json").read_text(encoding="utf-8")) for name in names}
+    best = max(names, key=lambda name: max(figures[name]["search_sqnr_db"].values()))
+    (out / "model.onnx").write_bytes((work / best / "model.onnx").read_bytes())
+    return {"calibration_s": sum(figure["calibration_s"] for figure in figures.values()), "scheme_of": best}
+
+
 def nothing(work: Path, out: Path) -> Figures:
     (out / "model.onnx").write_bytes((work / "export/model.onnx").read_bytes())
     return {"calibration_s": None}
@@ -144,8 +153,9 @@ QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "qwarm-compensated": ours("cpu", "mse", equalization=False),
     "qwarm-ptq": ours("cpu", "mse"),
     "qwarm-tensorrt-scheme": ours("tensorrt", "mse"),
+    "qwarm": shipped,
 }
-"""The last two stand for the product; those before add one method each to the one above."""
+"""The last three stand for the product; those before add one method each to the one above."""
 RUNTIMES: dict[str, tuple[str, ...]] = {"nncf": ("openvino",), "qwarm-tensorrt-scheme": ("openvino",)}
 """Where a model would not be shipped for both: NNCF's is OpenVINO's own format, and ONNX Runtime runs the scheme `tensorrt` in float."""
 
