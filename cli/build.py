@@ -18,7 +18,6 @@ from engines.caches import Store
 from engines.kept import build as build_engine
 from engines.variance import variance
 from pipeline.errors import ConfigError, TargetError
-from pipeline.platforms import fingerprint
 from pipeline.progress import bar
 from pipeline.records import AxisRange, Engine
 
@@ -35,15 +34,14 @@ def build_file(
     """
     from calibration.onnx_model import axis_ranges, describe, read_model
 
-    backend = engines.backend(target)
-    if reason := backend.unavailable(target):
+    if reason := engines.backend(target).unavailable(target):
         raise TargetError(f"The target {target} cannot be built here", where=target, expected="its runtime and its hardware", got=reason)
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / "engine.json").is_file()):
         raise ConfigError("The output is no folder of an engine", where=f"--out {out}", expected="a new folder, or an engine's", got="other files")
     proto = read_model(model)
     found = describe(proto)
     precision = "int8" if any(node.op_type == "QuantizeLinear" for node in proto.graph.node) else "float32"
-    platform = fingerprint(target, backend.platform_key(target), None, backend.unrunnable(target))
+    platform = engines.platform_here(target)
     declared: dict[str, Any] = {
         "target": target, "precision": precision, "inputs": found.inputs, "outputs": found.outputs,
         "shapes": axis_ranges(found, sizes or {}, batch=batch), "platform": platform, "settings": settings or {},
@@ -56,14 +54,10 @@ def build_file(
                 whole, out, store=store, progress=progress, subject=f"{precision} engine of {target} from {model.resolve()}", **declared
             )
         report: dict[str, Any] = {
-            "target": target,
-            "precision": precision,
-            "folder": str(out),
-            "platform_key": platform.key,
-            "recipe_sha256": engine.recipe_sha256,
-        }
-        report |= {"cache": state.state.value, "cache_why": list(state.why), "cache_notes": list(state.notes), "settings": engine.recipe["settings"]}
-        report |= {"files": {name: file.to_json() for name, file in engine.files.items()}, "not_run": platform.unrunnable} | _executed(engine)
+            "target": target, "precision": precision, "folder": str(out), "platform_key": platform.key, "recipe_sha256": engine.recipe_sha256,
+            "cache": state.state.value, "cache_why": list(state.why), "cache_notes": list(state.notes), "settings": engine.recipe["settings"],
+            "files": {name: file.to_json() for name, file in engine.files.items()}, "not_run": platform.unrunnable, **_executed(engine),
+        }  # fmt: skip
         if twice:
             build_engine(whole, Path(scratch) / "again", store=None, **declared)
             report["rebuild"] = dataclasses.asdict(variance(out, Path(scratch) / "again"))

@@ -30,13 +30,14 @@ from typing import Any
 import numpy as np
 
 from engines import census as executed
-from engines.building import only_known, record, same_platform, start
+from engines.building import only_known, record, refuse_misfit, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
 from engines.onnx_file import probe, same_outputs
 from engines.stored import verified_bytes
 from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
-from pipeline.platforms import cpu_facts, isa, package_version
+from pipeline.gpus import Gpu
+from pipeline.platforms import cpu_facts, difference, isa, package_version
 from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch
 
@@ -81,6 +82,16 @@ def platform_key(target: str) -> dict[str, str]:  # noqa: ARG001
         "os": host.system(),
         "architecture": host.machine(),
     }
+
+
+def gpu(target: str) -> Gpu | None:  # noqa: ARG001
+    """None: it runs on the CPU."""
+    return None
+
+
+def misfit(target: str, wanted: Mapping[str, str]) -> list[str]:
+    """Every field must be equal."""
+    return difference(wanted, platform_key(target))
 
 
 def preload(target: str) -> None:
@@ -129,7 +140,7 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> OpenVINOSession:
     """
     content = verified_bytes(folder, engine, BLOB)
     ov = _openvino(engine.target)
-    same_platform(engine.key_fields, platform_key(engine.target), engine.target, "serve on a machine like the one it was built on, or build it here")
+    refuse_misfit(misfit(engine.target, engine.key_fields), engine.target, "serve on a machine like the one it was built on, or build it here")
     try:
         compiled = ov.Core().import_model(io.BytesIO(content), "CPU", engine.recipe["settings"])
     except RuntimeError as error:
