@@ -52,8 +52,12 @@ def only_known(settings: Mapping[str, Any], known: tuple[str, ...], target: str)
 def record(
     work: Path, content: bytes, *, target: str, precision: str, settings: Mapping[str, Any], inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...], shapes: dict[str, AxisRange], platform: Platform, census: Census | None,
+    fits: Mapping[str, str] | None = None,
 ) -> Engine:  # fmt: skip
-    """Write engine.json beside the files that lie in `work`. Equal recipes may share an engine; the files' digests say which one this is."""
+    """Write engine.json beside the files that lie in `work`. Equal recipes may share an engine; the files' digests say which one this is.
+
+    `fits`: key fields beside the platform's own, which tell the backend's `misfit` where else the engine runs.
+    """
     recipe = {
         "model_sha256": sha256_bytes(content),
         "target": target,
@@ -67,7 +71,7 @@ def record(
         precision=precision,
         model_sha256=sha256_bytes(content),
         platform_key=platform.key,
-        key_fields=platform.key_fields,
+        key_fields={**platform.key_fields, **(fits or {})},
         recipe=recipe,
         recipe_sha256=sha256_json(recipe),
         inputs=inputs,
