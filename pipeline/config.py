@@ -132,7 +132,8 @@ class TargetConfig(Section):
     """What a target's backend is told; a backend refuses what is not its own.
 
     `compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for. `isa_levels` (openvino-cpu): lesser CPUs that are served
-    too, such as AVX2, AVX512_CORE_VNNI. The rest is TensorRT's (see `engines/trt.py`); `plugins` are paths, each with its sha256.
+    too, such as AVX2, AVX512_CORE_VNNI. The rest is for GPUs (see `engines/trt.py`, `ort_gpu_options.py`); `plugins` are paths, each
+    with its sha256.
     """
 
     required: bool = False
@@ -147,6 +148,7 @@ class TargetConfig(Section):
     dla_core: int | None = None
     gpu_fallback: bool | None = None
     cuda_graphs: bool | None = None
+    cudnn_conv_algo_search: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """What the target's backend is told."""
