@@ -23,7 +23,7 @@ from typing import Any
 from engines import census as executed
 from engines import trt_census
 from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
-from engines.caches import Store
+from engines.caches import Key, Store
 from engines.contract import NO_SETTINGS, Progress, silent
 from engines.stored import copy_checked, verified_bytes
 from engines.trt_caches import runtime_key, timing_key, timing_seed
@@ -182,10 +182,18 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> TensorRTSession:
     names = [cuda_engine.get_tensor_name(index) for index in range(cuda_engine.num_io_tensors)]
     taken = {name for name in names if cuda_engine.get_tensor_mode(name) == library.TensorIOMode.INPUT}
     refuse_other_tensors(engine, taken, set(names) - taken, folder / PLAN)
-    gpu_here = first_gpu()
-    kept = (Store(), runtime_key(engine, engine.key_fields, gpu_here)) if engine.target == RTX and gpu_here else None
+    kept = _runtime_cache(engine) if engine.target == RTX else None
     graphs = bool(engine.recipe["settings"].get("cuda_graphs", False))
     return TensorRTSession(library, engine, cuda_engine, concurrency, graphs=graphs, kept=kept)
+
+
+def _runtime_cache(engine: Engine) -> tuple[Store, Key] | None:
+    """Where the runtime cache of a plan is kept on this host; None on one that has no place for it, which costs only time."""
+    here = first_gpu()
+    try:
+        return (Store(), runtime_key(engine, engine.key_fields, here)) if here else None
+    except ConfigError:
+        return None
 
 
 def _library(target: str) -> Any:
