@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from pipeline.config import load_config
+from pipeline.data_config import DataConfig
 from pipeline.errors import USAGE, ConfigError
 from pipeline.records import AxisRange, TensorSpec
 
@@ -109,3 +110,10 @@ def test_no_file_and_no_yaml_are_named(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match="not YAML"):
         load_config(tmp_path / "params.yaml")
+
+
+def test_a_policy_for_a_role_that_does_not_exist_is_refused(write: Callable[..., Path]) -> None:
+    data = load_config(write("data.firewall", {"pairs": {"train/validation": "move"}})).data.model_dump()
+    data["roles"].pop("train")
+    with pytest.raises(ValueError, match="'train/validation' would be without effect, because data.roles has no train"):
+        DataConfig.model_validate(data)
