@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli import coldstart as coldstart_command
 from cli import compare as compare_command
 from cli import doctor as doctor_command
 from cli import firewall as firewall_command
@@ -51,6 +52,7 @@ def stage(
 
 
 app.command(name="firewall")(firewall_command.firewall)
+app.command(name="coldstart")(coldstart_command.coldstart)
 app.command(name="gate")(gate_command.gate)
 app.command(name="lint")(lint_command.lint)
 app.command(name="compare")(compare_command.compare)
