@@ -156,7 +156,8 @@ class GatesConfig(Section):
     """Limits of the release. Latency limits are ratios; `trials` fresh processes a variant, extended to `max_trials`.
 
     `metric` is `top1`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,) or one number, higher is
-    better. `max_drop` and `min_reference` are fractions of rows for top1, and in the metric's own unit otherwise.
+    better. `max_drop` and `min_reference` are fractions of rows for top1, and in the metric's own unit otherwise. `runtimes_agree_db`: SQNR of
+    the outputs that a second runtime must give; `calibration/agree.py` has the reason for the default.
     """
 
     metric: str = "top1"
@@ -166,6 +167,7 @@ class GatesConfig(Section):
     p99_over_p50: Annotated[float, Field(gt=1)]
     int8_share: Annotated[float, Field(ge=0, le=1)]
     int8_speedup: Annotated[float, Field(gt=0)]
+    runtimes_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     side_confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.999
     trials: PositiveInt = 15
     max_trials: PositiveInt = 30

@@ -341,14 +341,16 @@ class DriftReport(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Validation(Record):
-    """What `validate@target` measured: accuracy and latency of one engine on one machine."""
+    """What `validate@target` measured of one engine on one machine: accuracy, latency, a second runtime's answers, and which hop lost what."""
 
-    SCHEMA: ClassVar[str] = "qwarm.validation/1"
+    SCHEMA: ClassVar[str] = "qwarm.validation/2"
     target: str
     bound_to: dict[str, str]
     drift: DriftReport
     coldstart: ColdStartReport
     census: Census | None
+    agreement: Agreement
+    attribution: Attribution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,6 +383,7 @@ class Evidence(Record):
     machine: dict[str, str]
     measured_at: str
     refuses: bool = False
+    attribution: Attribution | None = None
 
 
 @dataclasses.dataclass(frozen=True)

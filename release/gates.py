@@ -17,6 +17,7 @@ from scipy import special
 from pipeline.records import Census, Check, DriftReport, Evidence, Interval, Trial, Validation, Verdict
 from pipeline.verdicts import combine, judge
 from release import paired
+from release.agreement import agreement_check
 from warmup import latency
 from warmup.latency import Estimate
 
@@ -48,6 +49,7 @@ def judge_target(
         machine=dict(machine),
         measured_at=measured_at,
         refuses=refuses,
+        attribution=validation.attribution,
     )
 
 
@@ -65,6 +67,7 @@ def checks_of(validation: Validation, limits: GatesConfig) -> tuple[Check, ...]:
         drop_check(validation.drift, limits.max_drop),
         *reference,
         share_check(validation.census, limits.int8_share),
+        agreement_check(validation.agreement),
         *latency_checks(validation, limits),
     )
 
@@ -101,7 +104,7 @@ def _cause(check: Check) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return {"fraction": f"{100 * value:.3g} %", "score": f"{value:.4g}"}.get(unit, f"{value:.3g}x")
+    return {"fraction": f"{100 * value:.3g} %", "dB": f"{value:.1f} dB", "score": f"{value:.4g}"}.get(unit, f"{value:.3g}x")
 
 
 def drop_check(drift: DriftReport, max_drop: float) -> Check:

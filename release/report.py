@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipeline.records import Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
+from release.agreement import loss_text
 from release.data_report import data_section
 from release.summary import figure_text, interval_text, limit_text, lines
 from release.tables import table
@@ -37,6 +38,8 @@ def target_section(evidence: Evidence) -> list[str]:
     deciding = [f"- `{check.name}`: {check.decide}" for check in evidence.checks if check.decide]
     if deciding:
         text += ["", "What would decide:", *deciding]
+    if evidence.attribution is not None:
+        text += ["", loss_text(evidence.attribution)]
     machine = ", ".join(f"{key} {value}" for key, value in evidence.machine.items())
     return [*text, "", f"Measured {evidence.measured_at} on: {machine}.", ""]
 

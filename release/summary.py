@@ -28,16 +28,20 @@ def figure_text(check: Check) -> str:
     """The figure in the check's own unit."""
     if check.figure is None:
         return "-"
-    return {"fraction": f"{100 * check.figure:.2f} %", "ms": f"{check.figure:.2f} ms", "score": f"{check.figure:.4g}"}.get(
-        check.unit, f"{check.figure:.2f}x"
-    )
+    texts = {
+        "fraction": f"{100 * check.figure:.2f} %",
+        "ms": f"{check.figure:.2f} ms",
+        "dB": f"{check.figure:.1f} dB",
+        "score": f"{check.figure:.4g}",
+    }
+    return texts.get(check.unit, f"{check.figure:.2f}x")
 
 
 def limit_text(check: Check) -> str:
     """The limit with its direction."""
     if check.limit is None:
         return ""
-    value = {"fraction": f"{100 * check.limit:g} %", "score": f"{check.limit:g}"}.get(check.unit, f"{check.limit:g}x")
+    value = {"fraction": f"{100 * check.limit:g} %", "dB": f"{check.limit:g} dB", "score": f"{check.limit:g}"}.get(check.unit, f"{check.limit:g}x")
     return f"{'at most' if check.limit_is == 'max' else 'at least'} {value}"
 
 

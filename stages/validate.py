@@ -1,4 +1,4 @@
-"""Stage `validate@TARGET`: accuracy on rows nothing was chosen on, and latency in fresh processes. Judges nothing."""
+"""Stage `validate@TARGET`: accuracy on rows nothing was chosen on, a second runtime's answers, and latency in fresh processes. Judges nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,21 @@ from pipeline.config import TOP1, Config, load_config
 from pipeline.loading import load_object
 from pipeline.padding import cut
 from pipeline.progress import bar, track
-from pipeline.records import ColdStartReport, DriftReport, Engine, ExportedModel, Platform, Trial, Validation, WarmupPlan
+from pipeline.records import (
+    Agreement,
+    Attribution,
+    ColdStartReport,
+    DriftReport,
+    Engine,
+    ExportedModel,
+    Platform,
+    Trial,
+    Validation,
+    WarmupPlan,
+)  # fmt: skip
 from release import drift, gates
 from release.bindings import bindings
-from stages import paths
+from stages import agreement, paths
 from stages.hardware import not_measured, now
 from stages.rows import joined, role_batches, role_manifest
 from warmup.coldstart import engine_command, measure
@@ -33,6 +44,7 @@ def run(target: str) -> str:
     roles = role_manifest(config, "validation")
     int8 = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    agreed, attributed = _second_opinion(config, target, plan, exported)
     bound_to = {**bindings(config, exported, roles, platform), "engine_sha256": int8.digest(), "plan_sha256": plan.digest()}
     with tempfile.TemporaryDirectory() as scratch:
         commands = _commands(config, target, plan, Path(scratch))
@@ -47,6 +59,8 @@ def run(target: str) -> str:
                 drift=report,
                 coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), now(), trials),
                 census=int8.census,
+                agreement=agreed,
+                attribution=attributed,
             )
             done = sum(trial.variant == "warm" for trial in trials)
             wanted = min(config.gates.trials, config.gates.max_trials - done)
@@ -82,6 +96,20 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
         classes=config.data.labels is not None,
         validation_root=role.merkle_root,
     )
+
+
+def _second_opinion(config: Config, target: str, plan: WarmupPlan, exported: ExportedModel) -> tuple[Agreement, Attribution]:
+    """The same rows, padded as a host pads them, in a second runtime and at every station from the float graph to the engine."""
+    ladder = axis_rungs(plan)
+    batches = role_batches(config, "validation", max(rungs(plan)))
+    rows = agreement.first_rows(pad_to_plan(batch, exported.inputs, ladder)[0] for batch, _ in batches)
+    with bar(f"validate@{target}: {len(next(iter(rows.values())))} rows in two runtimes") as progress:
+        progress(0, 2, "agreement")
+        agreed = agreement.measure(target, exported, rows, config.gates.runtimes_agree_db)
+        progress(1, 2, "which hop loses what")
+        attributed = agreement.journey(target, exported, rows)
+        progress(2, 2, "")
+    return agreed, attributed
 
 
 def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> dict[str, list[str]]:
