@@ -30,13 +30,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines import census as executed
-from engines.building import only_known, record, same_platform, start
+from engines.building import only_known, record, refuse_misfit, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
 from engines.onnx_file import probe, same_outputs
 from engines.stored import verified_bytes
 from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
-from pipeline.platforms import isa, package_version, physical_cores
+from pipeline.gpus import Gpu
+from pipeline.platforms import difference, isa, package_version, physical_cores
 from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch
 
@@ -91,6 +92,16 @@ def platform_key(target: str) -> dict[str, str]:  # noqa: ARG001
     return {"onnxruntime": versions[0] if versions else "absent", "isa": isa(), "os": host.system(), "architecture": host.machine()}
 
 
+def gpu(target: str) -> Gpu | None:  # noqa: ARG001
+    """None: it runs on the CPU."""
+    return None
+
+
+def misfit(target: str, wanted: Mapping[str, str]) -> list[str]:
+    """Every field must be equal."""
+    return difference(wanted, platform_key(target))
+
+
 def preload(target: str) -> None:
     """Import ONNX Runtime (about 90 ms)."""
     _onnxruntime(target)
@@ -143,7 +154,7 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> ONNXRuntimeSessio
     """
     stored = {name: verified_bytes(folder, engine, name) for name in engine.files}
     runtime = _onnxruntime(engine.target)
-    same_platform(engine.key_fields, platform_key(engine.target), engine.target, "serve on a machine like the one it was built on, or build it here")
+    refuse_misfit(misfit(engine.target, engine.key_fields), engine.target, "serve on a machine like the one it was built on, or build it here")
     try:
         session = _open(runtime, stored, _options(runtime, "ORT_DISABLE_ALL"))
     except Exception as error:  # the binding's exceptions have no common base but Exception

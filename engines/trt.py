@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.building import only_known, record, same_platform, start
+from engines.building import only_known, record, refuse_misfit, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
-from engines.gpu import first_gpu
 from engines.stored import verified_bytes
 from pipeline.errors import ConfigError, ModelError, TargetError
 from pipeline.files import replacing_folder
-from pipeline.platforms import package_version
+from pipeline.gpus import Gpu, first_gpu
+from pipeline.platforms import difference, package_version
 from pipeline.records import AxisRange, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch
 
@@ -73,7 +73,7 @@ def unrunnable(target: str) -> str | None:
 
 
 def platform_key(target: str) -> dict[str, str]:
-    """An RTX plan depends on no GPU of the machine that builds it; a TensorRT plan on its GPU and the driver's CUDA major version."""
+    """An RTX plan depends on no GPU of the machine that builds it; a TensorRT plan on its GPU, the driver and its CUDA major version."""
     library = LIBRARIES[target]
     fields = {library: package_version(library.replace("_", "-")), "os": host.system(), "architecture": host.machine()}
     if target == TENSORRT:
@@ -81,7 +81,27 @@ def platform_key(target: str) -> dict[str, str]:
         fields["gpu"] = gpu.name if gpu else "none"
         fields["compute_capability"] = gpu.compute_capability if gpu else "none"
         fields["cuda_major"] = gpu.driver_cuda.partition(".")[0] if gpu else "none"
+        fields["driver"] = gpu.driver if gpu else "none"
     return fields
+
+
+def gpu(target: str) -> Gpu | None:  # noqa: ARG001
+    """The first that CUDA sees."""
+    return first_gpu()
+
+
+def misfit(target: str, wanted: Mapping[str, str]) -> list[str]:
+    """Every field must be equal, but a plan runs under a newer driver, and a CUDA that came with it, than it was built under."""
+    here = platform_key(target)
+    if _version(here.get("driver", "")) > _version(wanted.get("driver", "")) > ():
+        here |= {name: wanted[name] for name in ("driver", "cuda_major") if name in wanted}
+    return difference(wanted, here)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """`580.65.06` as numbers; () for what is none, so that nothing is newer than it."""
+    parts = text.split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 def preload(target: str) -> None:
@@ -118,7 +138,7 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> TensorRTSession:
     Raises Refused (the plan is not what engine.json lists) and TargetError (another platform, nothing here can run it, or the runtime refuses it).
     """
     content = verified_bytes(folder, engine, PLAN)
-    same_platform(engine.key_fields, platform_key(engine.target), engine.target, f"build the target {engine.target} on a machine like this one")
+    refuse_misfit(misfit(engine.target, engine.key_fields), engine.target, f"build the target {engine.target} on a machine like this one")
     if reason := unrunnable(engine.target):
         raise TargetError(
             f"An engine of {engine.target} cannot run here", where=str(folder), expected="its library and an NVIDIA GPU", got=reason,

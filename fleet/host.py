@@ -17,7 +17,6 @@ from fleet.parts import Parts, read_parts
 from fleet.verify import Verified, verify
 from pipeline.errors import InputError, QwarmError, TargetError
 from pipeline.padding import cut, stack
-from pipeline.platforms import difference
 from pipeline.records import ReleasedTarget, ReleaseManifest, WarmupResult
 from pipeline.tensors import Batch, check_inputs
 from warmup.plan import axis_rungs, pad_to_plan
@@ -177,4 +176,4 @@ def unfit(released: ReleasedTarget) -> str | None:
         return error.what
     if reason := backend.unrunnable(released.target):
         return reason
-    return ", ".join(difference(released.key_fields, backend.platform_key(released.target))) or None
+    return ", ".join(backend.misfit(released.target, released.key_fields)) or None

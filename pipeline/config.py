@@ -129,10 +129,15 @@ class QuantizeConfig(Section):
 
 
 class TargetConfig(Section):
-    """`compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for; a backend refuses what is not its own."""
+    """What a target's backend is told; a backend refuses what is not its own.
+
+    `compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for. `isa_levels` (openvino-cpu): lesser CPUs that are served
+    too, such as AVX2, AVX512_CORE_VNNI.
+    """
 
     required: bool = False
     compute_capabilities: list[str] | None = None
+    isa_levels: list[str] | None = None
 
     def settings(self) -> dict[str, Any]:
         """What the target's backend is told."""
