@@ -5,10 +5,12 @@ Settings, and why (measured 2026-11-30, onnxruntime 1.24.4, 2 cores with AVX512-
 - The optimized graph is saved at ORT_ENABLE_ALL and loaded at ORT_DISABLE_ALL: outputs are bit-identical, and loading takes 4 instead of
   20 ms (digits), or 97 instead of 260 ms (a ResNet-18 in FP32, 47 MB). Above ORT_ENABLE_EXTENDED such a file fits one instruction set only,
   which is therefore in the platform key.
-- Weights lie in a file of their own and are handed over as memory (`add_external_initializers_from_files_in_memory`): the runtime
-  reads the very bytes whose sha256 was checked and opens no path, so a file swapped after the check, or another `weights.bin` in the
-  current folder, changes nothing. With all in one file that ResNet-18 takes 129 ms and 102 MB, so 97 ms and 67 MB. Mapping the weights
-  would take 11 ms and 11 MB, and would run whatever the file holds by then.
+- Weights lie in a file of their own. At load they are hashed while they are copied to a private folder in memory, and the runtime maps that copy,
+  which has no name any more when `load` returns: it reads the very bytes whose sha256 was checked, and a file swapped after the check, or another
+  `weights.bin` in the current folder, changes nothing. EfficientNet-Lite0 in FP32 (19 MB) then takes 41 MB of memory; with the weights handed
+  over as bytes (`add_external_initializers_from_files_in_memory`, where there is no room for the copy), of which it makes copies of its own, 64 MB.
+  Without the check 11 instead of 121 ms; the sha256 is the larger part of the time.
+- `session.disable_prepacking` is never set: quantized convolutions then give other numbers in every process (seen).
 - The ORT format with `session.use_ort_model_bytes_for_initializers` is faster still and WRONG from Python: the binding hands over a temporary
   copy of the bytes, and initializers then point into freed memory (seen: outputs off by 64, zero points that change).
 - `WeightBiasQuantization` is off: it re-quantizes weights that a mixed-precision model keeps in float, with one scale a tensor. For INT8
@@ -21,24 +23,23 @@ Settings, and why (measured 2026-11-30, onnxruntime 1.24.4, 2 cores with AVX512-
 from __future__ import annotations
 
 import importlib.util
-import json
 import platform as host
-import re
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines import census as executed
 from engines.building import only_known, record, refuse_misfit, start
+from engines.census import row_sizes
 from engines.contract import NO_SETTINGS, Progress, Session, silent
 from engines.onnx_file import probe, same_outputs
-from engines.stored import verified_bytes
-from pipeline.errors import ModelError, TargetError
+from engines.ort_census import take_census
+from engines.stored import copy_checked, verified_bytes
+from pipeline.errors import ModelError, QwarmError, TargetError
 from pipeline.files import replacing_folder
 from pipeline.gpus import Gpu
 from pipeline.platforms import difference, isa, package_version, physical_cores
-from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
+from pipeline.records import AxisRange, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -60,18 +61,9 @@ SETTINGS = {
 }
 DISABLED = {"int8": ["MatMulAddFusion", "WeightBiasQuantization"], "float32": ["WeightBiasQuantization"]}
 EXTERNAL_FROM_BYTES = "1024"
+FOLDER_OF_WEIGHTS, IN_MEMORY = "session.model_external_initializers_file_folder_path", Path("/dev/shm")
 ERROR = 3
 """Severity from which the runtime may write to standard error; it raises what matters."""
-INT8_KERNELS = frozenset(
-    {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"}
-)
-FLOAT_KERNELS = frozenset(
-    {"Attention", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "GemmFloat8", "MatMul", "MatMulNBits",
-     "MultiHeadAttention", "NhwcFusedConv", "SparseToDenseMatMul"}
-)  # fmt: skip
-PRECISION_NAMES = {"float": "FP32", "float16": "FP16", "bfloat16": "BF16", "double": "FP64"}
-ADDED = (re.compile(r"(_token_\d+|_nchwc|_nhwc|_quant)$"), re.compile(r"/[^/]*$"))
-"""What graph optimizations append to a node's name; the second only where the first is not there."""
 
 
 def unavailable(target: str) -> str | None:  # noqa: ARG001
@@ -137,7 +129,9 @@ def build(
             raise ModelError("ONNX Runtime cannot run the model", where=str(model), expected="a model it supports", got=_said(error)) from error
         progress(1, 2, "census")
         stored = {path.name: path.read_bytes() for path in work.iterdir()}
-        census, got = take_census(runtime, stored, content, batch, names, executed.row_sizes(inputs, shapes))
+        census, got = take_census(
+            lambda options: _open(runtime, stored, options), _options(runtime, "ORT_DISABLE_ALL"), content, batch, names, row_sizes(inputs, shapes)
+        )
         same_outputs(reference, got, str(model))
         engine = record(
             work, content, target=target, precision=precision, settings=SETTINGS | {"disabled_optimizers": DISABLED[precision]},
@@ -152,57 +146,16 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> ONNXRuntimeSessio
 
     Raises Refused (a file is not what engine.json lists) and TargetError (no ONNX Runtime, another platform, the runtime refuses the graph).
     """
-    stored = {name: verified_bytes(folder, engine, name) for name in engine.files}
     runtime = _onnxruntime(engine.target)
     refuse_misfit(misfit(engine.target, engine.key_fields), engine.target, "serve on a machine like the one it was built on, or build it here")
+    graph, side = verified_bytes(folder, engine, GRAPH), sorted(name for name in engine.files if name != GRAPH)
     try:
-        session = _open(runtime, stored, _options(runtime, "ORT_DISABLE_ALL"))
+        session = _mapped(runtime, graph, side, folder, engine)
+    except QwarmError:
+        raise
     except Exception as error:  # the binding's exceptions have no common base but Exception
         raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="a graph it stored itself", got=_said(error)) from error
     return ONNXRuntimeSession(engine, session, concurrency)
-
-
-def take_census(
-    runtime: Any, stored: Mapping[str, bytes], content: bytes, batch: Batch, outputs: list[str], sizes: dict[str, int]
-) -> tuple[Census, dict[str, np.ndarray]]:
-    """Run the stored graph once under the runtime's profiler: which kernel ran for each multiplying node, and the outputs `{name: array}`."""
-    import onnx
-
-    model = onnx.load_from_string(content)
-    with tempfile.TemporaryDirectory(prefix="qwarm-profile-") as scratch:
-        options = _options(runtime, "ORT_DISABLE_ALL")
-        options.enable_profiling = True
-        options.profile_file_prefix = f"{scratch}/run"
-        session = _open(runtime, stored, options)
-        got = dict(zip(outputs, session.run(outputs, dict(batch)), strict=True))
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    names = {node.name for node in model.graph.node} | {output for node in model.graph.node for output in node.output}
-    layers = []
-    for event in events:
-        name, operator = str(event.get("name", "")), str(event.get("args", {}).get("op_name", ""))
-        if event.get("cat") == "Node" and name.endswith("_kernel_time") and operator in INT8_KERNELS | FLOAT_KERNELS:
-            types = [kind for shaped in event["args"]["input_type_shape"] for kind in shaped]
-            layers.append(executed.RuntimeLayer(operator, _precision(operator, types), (original(name.removesuffix("_kernel_time"), names),)))
-    return executed.take(model, sizes, layers), got
-
-
-def _precision(operator: str, types: list[str]) -> str:
-    """From the kernel and the type of its first input; an integer kernel that is fed float is not INT8."""
-    first = types[0] if types else "unknown"
-    if operator in INT8_KERNELS:
-        return executed.INT8 if first in {"uint8", "int8"} else first.upper()
-    return PRECISION_NAMES.get(first, first.upper())
-
-
-def original(name: str, known: Collection[str]) -> str:
-    """The model's node (or output) that a node of the optimized graph was made from: `conv_token_3` to `conv`; unchanged when there is none."""
-    shorter = name
-    while shorter not in known:
-        cut = next((cut for pattern in ADDED if (cut := pattern.sub("", shorter)) != shorter), None)
-        if cut is None:
-            return name
-        shorter = cut
-    return shorter
 
 
 class ONNXRuntimeSession(Session):
@@ -258,6 +211,22 @@ def _open(runtime: Any, stored: Mapping[str, bytes], options: Any) -> Any:
     if side:
         options.add_external_initializers_from_files_in_memory(side, [stored[name] for name in side], [len(stored[name]) for name in side])
     return _session(runtime, stored[GRAPH], options)
+
+
+def _mapped(runtime: Any, graph: bytes, side: list[str], folder: Path, engine: Engine) -> Any:
+    """A session that maps a private copy of the weights, checked as they are copied; their bytes themselves where no copy can be made."""
+    options = _options(runtime, "ORT_DISABLE_ALL")
+    if not side:
+        return _session(runtime, graph, options)
+    try:
+        with tempfile.TemporaryDirectory(prefix="qwarm-weights-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as private:
+            for name in side:
+                copy_checked(folder, name, engine.files[name], Path(private) / name)
+            options.add_session_config_entry(FOLDER_OF_WEIGHTS, private)
+            return _session(runtime, graph, options)
+    except OSError:
+        stored = {GRAPH: graph} | {name: verified_bytes(folder, engine, name) for name in side}
+        return _open(runtime, stored, _options(runtime, "ORT_DISABLE_ALL"))
 
 
 def _session(runtime: Any, content: bytes, options: Any, disabled: Collection[str] = ()) -> Any:
