@@ -99,10 +99,10 @@ def build(
     """
     only_known(settings, (), target)
     core = _openvino(target).Core()
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     progress(0, 2, "compile")
     try:
-        compiled = core.compile_model(core.read_model(io.BytesIO(content)), "CPU", SETTINGS)
+        compiled = core.compile_model(core.read_model(file.path if file.side else io.BytesIO(file.content)), "CPU", SETTINGS)
         blob = compiled.export_model().getvalue()
         imported = core.import_model(io.BytesIO(blob), "CPU", SETTINGS)
         batch = probe(inputs, shapes)
@@ -113,9 +113,9 @@ def build(
     with replacing_folder(folder) as work:
         (work / BLOB).write_bytes(blob)
         progress(1, 2, "census")
-        taken = census(imported, content, executed.row_sizes(inputs, shapes))
+        taken = census(imported, file.content, executed.row_sizes(inputs, shapes))
         engine = record(
-            work, content, target=target, precision=precision, settings=SETTINGS, inputs=inputs, outputs=outputs, shapes=shapes,
+            work, file.content, target=target, precision=precision, settings=SETTINGS, inputs=inputs, outputs=outputs, shapes=shapes,
             platform=platform, census=taken,
         )  # fmt: skip
     progress(2, 2, "")
