@@ -19,6 +19,7 @@ import numpy as np
 
 from calibration.cpu_placement import Plan, place
 from calibration.cpu_rules import SAFE_MAGNITUDE, verify
+from calibration.onnx_model import read_model
 from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
 from calibration.rounding.reconstruct import reconstruct
@@ -28,6 +29,7 @@ from calibration.scheme import Variant, bound, count, finish, zero_channels
 from pipeline.errors import QuantizeError
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
+from pipeline.side_files import MAX_INSIDE
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -47,8 +49,9 @@ def quantize(
     calibration: Calibration | None = None,
     classes: bool = True,
     progress: Callable[[int, int, str], None] = lambda *_: None,
+    limit: int = MAX_INSIDE,
 ) -> QuantizedModel:
-    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
+    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes. Weights beyond `limit` go to a side file.
 
     Every scale, zero point, weight code and bias of the result is checked against `ranges` and the float weights. With `calibration` a second
     variant has weights and biases fitted on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph,
@@ -56,11 +59,9 @@ def quantize(
     agreement means something. Raises RangeError for ranges of another model, QuantizeError for everything else, also in a process that has
     imported modelopt (it patches ONNX Runtime).
     """
-    import onnx
-
     _refuse_modelopt()
     bound(float_model, exported, ranges)
-    source = onnx.load(float_model)
+    source = read_model(float_model)
     name_nodes(source)
     progress(0, 3, "Q/DQ")
     plan = place(source)
@@ -84,7 +85,7 @@ def quantize(
         variants["fitted"] = counted(fitted, equal.ranges if equal else None)
     return finish(
         SCHEME, f"onnxruntime {package_version('onnxruntime-gpu')} QDQQuantizer, {RULES}", variants, float_model, exported, ranges,
-        folder, search_rows, classes, progress,
+        folder, search_rows, classes, progress, limit,
     )  # fmt: skip
 
 

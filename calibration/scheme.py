@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibration.onnx_model import read_model
 from calibration.parity import sqnr_db
 from calibration.runtime import run_session, session
 from calibration.safe_names import name_nodes
-from pipeline.digests import sha256_bytes, sha256_file
+from pipeline.digests import sha256_file
 from pipeline.errors import QuantizeError, RangeError
 from pipeline.files import replacing_folder
 from pipeline.macs import MULTIPLYING, node_key
 from pipeline.records import ExportedModel, FloatNode, QuantizedModel, Ranges
+from pipeline.side_files import MAX_INSIDE, save_model
 from pipeline.tensors import AxisRange, Batch
 
 if TYPE_CHECKING:
@@ -90,41 +92,39 @@ def finish(
     search_rows: Batch,
     classes: bool,
     progress: Progress,
+    limit: int = MAX_INSIDE,
 ) -> QuantizedModel:
     """Judge the variants on the search rows and write the best one's `folder`/model.onnx and quantized.json, whole or not at all.
 
-    With the ranges.json of an equalized float graph, if that is what was quantized.
+    With the ranges.json of an equalized float graph, if that is what was quantized. Weights beyond `limit` bytes go to a side file.
     """
-    import onnx
-
-    source = onnx.load(float_model)
+    source = read_model(float_model)
     name_nodes(source)
     progress(1, 3, "search rows")
-    contents = {name: bytes(variant.model.SerializeToString(deterministic=True)) for name, variant in variants.items()}
-    judged = judge(float_model, contents, exported, search_rows, classes)
-    best = max(contents, key=lambda name: float("inf") if (db := judged[name][0]) is None else db)
-    content, placement, equalized = contents[best], variants[best].placement, variants[best].equalized
-    record = QuantizedModel(
-        scheme=scheme,
-        onnx_sha256=sha256_bytes(content),
-        float_sha256=exported.onnx_sha256,
-        ranges_sha256=ranges.digest(),
-        quantizer=quantizer,
-        quantize_linear=placement.quantize_linear,
-        dequantize_linear=placement.dequantize_linear,
-        quantized_nodes=placement.quantized_nodes,
-        float_nodes=placement.float_nodes,
-        search_rows=len(next(iter(search_rows.values()))),
-        search_sqnr_db=judged[best][0],
-        search_agreement=judged[best][1],
-        zero_channels={name: channels for name, (_, _, channels) in zero_channels(source, placement.quantized_nodes).items()},
-        variant=best,
-        variants={name: db for name, (db, _) in judged.items()},
-        equalized_ranges_sha256=None if equalized is None else equalized.digest(),
-    )
+    models = {name: variant.model for name, variant in variants.items()}
+    judged = judge(float_model, models, exported, search_rows, classes)
+    best = max(models, key=lambda name: float("inf") if (db := judged[name][0]) is None else db)
+    placement, equalized = variants[best].placement, variants[best].equalized
     progress(2, 3, "write")
     with replacing_folder(folder) as temporary:
-        (temporary / "model.onnx").write_bytes(content)
+        record = QuantizedModel(
+            scheme=scheme,
+            onnx_sha256=save_model(models[best], temporary / "model.onnx", limit),
+            float_sha256=exported.onnx_sha256,
+            ranges_sha256=ranges.digest(),
+            quantizer=quantizer,
+            quantize_linear=placement.quantize_linear,
+            dequantize_linear=placement.dequantize_linear,
+            quantized_nodes=placement.quantized_nodes,
+            float_nodes=placement.float_nodes,
+            search_rows=len(next(iter(search_rows.values()))),
+            search_sqnr_db=judged[best][0],
+            search_agreement=judged[best][1],
+            zero_channels={name: channels for name, (_, _, channels) in zero_channels(source, placement.quantized_nodes).items()},
+            variant=best,
+            variants={name: db for name, (db, _) in judged.items()},
+            equalized_ranges_sha256=None if equalized is None else equalized.digest(),
+        )
         record.save(temporary / "quantized.json")
         if equalized is not None:
             equalized.save(temporary / "ranges.json")
@@ -133,7 +133,7 @@ def finish(
 
 
 def judge(
-    float_model: Path, variants: Mapping[str, bytes], exported: ExportedModel, rows: Batch, classes: bool
+    float_model: Path, variants: Mapping[str, onnx.ModelProto], exported: ExportedModel, rows: Batch, classes: bool
 ) -> dict[str, tuple[float | None, float | None]]:
     """By variant, SQNR in dB of the worst output (null when all are equal) and, with classes, top-1 agreement of the first output.
 
@@ -143,8 +143,8 @@ def judge(
     batch = exported.shapes[str(exported.inputs[0].shape[0])]
     reference = _outputs(session(float_model, optimize=False), batch, rows)
     judged = {}
-    for variant, content in variants.items():
-        got = _outputs(session(content, optimize=False), batch, rows)
+    for variant, model in variants.items():
+        got = _outputs(session(model, optimize=False), batch, rows)
         for name, array in got.items():
             if not np.isfinite(array).all():
                 raise QuantizeError("The Q/DQ model gives values that are not finite", where=f"output {name}", expected="finite numbers")

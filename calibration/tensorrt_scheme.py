@@ -16,6 +16,7 @@ import numpy as np
 
 import calibration
 from calibration.graph import mask_nodes
+from calibration.onnx_model import read_model
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, high_precision, verify
 from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
@@ -27,6 +28,7 @@ from pipeline.errors import QuantizeError, disk_error
 from pipeline.padding import fit
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
+from pipeline.side_files import MAX_INSIDE, save_model
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -49,8 +51,9 @@ def quantize(
     calibration: Calibration | None = None,
     classes: bool = True,
     progress: Callable[[int, int, str], None] = lambda *_: None,
+    limit: int = MAX_INSIDE,
 ) -> QuantizedModel:
-    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
+    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes. Weights beyond `limit` go to a side file.
 
     modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
     result, with zero points, finiteness and counts. With `calibration` a second variant has weights, as int8 codes, and biases fitted
@@ -59,13 +62,11 @@ def quantize(
     written. `classes`: the first output holds class scores, so that agreement means something.
     Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
-    import onnx
-
     bound(float_model, exported, ranges)
-    source = onnx.load(float_model)
+    source = read_model(float_model)
     name_nodes(source)
     progress(0, 3, "modelopt")
-    quantized = _place(source, exported, ranges, search_rows)
+    quantized = _place(source, exported, ranges, search_rows, limit)
     placement = describe(source, quantized, exported)
     verify(quantized, ranges, placement)
     variants = {"nearest": Variant(quantized, placement)}
@@ -73,7 +74,7 @@ def quantize(
         batch, calibration = exported.shapes[str(exported.inputs[0].shape[0])], calibration.without_outliers(ranges)
         equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
         if equal is not None:
-            source, quantized = equal.model, _place(equal.model, exported, equal.ranges, search_rows)
+            source, quantized = equal.model, _place(equal.model, exported, equal.ranges, search_rows, limit)
             verify(quantized, equal.ranges, describe(source, quantized, exported))
         rounded = reconstruct(source, quantized, calibration, batch, int32_bias=False, progress=progress)
         fitted = written(source, quantized, rounded)
@@ -82,11 +83,11 @@ def quantize(
         variants["fitted"] = Variant(fitted, placement, equal.ranges if equal else None)
     return finish(
         SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}, {high_precision(ranges)}", variants, float_model,
-        exported, ranges, folder, search_rows, classes, progress,
+        exported, ranges, folder, search_rows, classes, progress, limit,
     )  # fmt: skip
 
 
-def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch) -> onnx.ModelProto:
+def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch, limit: int) -> onnx.ModelProto:
     """Run modelopt in a child process on a copy with names that its parsers cannot misread, and give the real names back."""
     import onnx
 
@@ -100,7 +101,8 @@ def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, row
         job["exclude"] = [names.nodes[name] for name in mask_nodes(source)]
         scales = {names.tensors[name]: activation_scale(entry) for name, entry in ranges.tensors.items() if name in names.tensors}
         try:
-            Path(job["model"]).write_bytes(hidden.SerializeToString())
+            save_model(hidden, Path(job["model"]), limit)
+            job["side_files"] = len(list(work.iterdir())) > 1
             write_cache(Path(job["cache"]), scales)
             np.savez(job["batch"], **batch)  # type: ignore[arg-type]
             (work / "job.json").write_text(json.dumps(job), encoding="utf-8")

@@ -62,7 +62,7 @@ def quantize_file(path: Path, calibration: Path, out: Path, asked: Asked, progre
     from calibration.onnx_model import as_exported, axis_ranges, describe, read_model
     from calibration.quantizable import refuse_unquantizable
     from calibration.safe_names import name_nodes
-    from calibration.side_files import save_model
+    from pipeline.side_files import save_model
 
     _check_asked(path, out, asked)
     model = read_model(path)

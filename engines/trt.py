@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.building import only_known, record, refuse_misfit, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
+from engines.onnx_file import ModelFile
 from engines.stored import verified_bytes
 from pipeline.errors import ConfigError, ModelError, TargetError
 from pipeline.files import replacing_folder
@@ -121,11 +122,11 @@ def build(
     """
     library = _library(target)
     capabilities = _capabilities(library, target, settings)
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     with replacing_folder(folder) as work:
-        (work / PLAN).write_bytes(_plan(library, content, model, inputs, shapes, capabilities, progress))
+        (work / PLAN).write_bytes(_plan(library, file, inputs, shapes, capabilities, progress))
         engine = record(
-            work, content, target=target, precision=precision, settings=SETTINGS | ({CAPABILITIES: list(capabilities)} if capabilities else {}),
+            work, file.content, target=target, precision=precision, settings=SETTINGS | ({CAPABILITIES: list(capabilities)} if capabilities else {}),
             inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, census=None,
         )  # fmt: skip
     progress(PROGRESS_STEPS, PROGRESS_STEPS, "")
@@ -217,7 +218,7 @@ def _number(capability: str) -> int:
 
 
 def _plan(
-    library: Any, content: bytes, model: Path, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange], capabilities: tuple[str, ...],
+    library: Any, file: ModelFile, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange], capabilities: tuple[str, ...],
     progress: Progress,
 ) -> bytes:  # fmt: skip
     log = _log(library)
@@ -226,10 +227,10 @@ def _plan(
     # Before 11 a network is weakly typed unless told otherwise, and the flag's number is another: by name only, and only where it is needed.
     network = builder.create_network(1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "EXPLICIT_BATCH") else 0)
     parser = library.OnnxParser(network, log)
-    if not parser.parse(content):
+    if not (parser.parse_from_file(str(file.path)) if file.side else parser.parse(file.content)):
         said = [parser.get_error(index) for index in range(parser.num_errors)]
         raise ModelError(
-            "The parser refuses the model", where=str(model), expected="operators and Q/DQ that TensorRT takes",
+            "The parser refuses the model", where=str(file.path), expected="operators and Q/DQ that TensorRT takes",
             got=" | ".join(f"node {each.node_name()}: {' '.join(each.desc().partition(CHECKS)[0].split())}" for each in said)[:1500] or log.said(),
         )  # fmt: skip
     config = builder.create_builder_config()
@@ -250,7 +251,7 @@ def _plan(
     if monitor.error is not None:
         raise monitor.error
     if plan is None:
-        raise ModelError("No plan could be built", where=str(model), expected="a plan", got=log.said())
+        raise ModelError("No plan could be built", where=str(file.path), expected="a plan", got=log.said())
     return bytes(plan)
 
 

@@ -15,12 +15,12 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from calibration.onnx_model import read_model
-from calibration.side_files import save_model
 from cli.app import app
 from cli.compare import compare_files
 from cli.lint import lint_file
 from cli.quantize import Asked, quantize_file
 from pipeline.errors import ConfigError, DataError, ModelError, QuantizeError, QwarmError, RangeError, Refused
+from pipeline.side_files import save_model
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
 CPU = Asked("cpu")
