@@ -18,6 +18,8 @@ from pipeline.tensors import AxisRange, TensorSpec
 Dtype = Literal["float32", "int32", "int64", "uint8", "int8", "bool"]
 TOP1 = "top1"
 """The metric that is right or wrong for each row: the largest score of the first output against the label."""
+KNOWN_METRICS = (TOP1, "top5", "f1", "spearman")
+CLASS_METRICS = KNOWN_METRICS[:3]
 
 
 class InputConfig(Section):
@@ -160,12 +162,19 @@ class WarmupConfig(Section):
 class GatesConfig(Section):
     """Limits of the release. Latency limits are ratios; `trials` fresh processes a variant, extended to `max_trials`.
 
-    `metric` is `top1`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,) or one number, higher is
-    better. `max_drop` and `min_reference` are fractions of rows for top1, and in the metric's own unit otherwise. `runtimes_agree_db`: SQNR of
-    the outputs that a second runtime must give; `calibration/agree.py` has the reason for the default.
+    `metric` is `top1`, `top5`, `f1` (macro), `spearman`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,)
+    or one number, higher is better. `max_drop` and `min_reference` are fractions for the first three, and in the metric's own unit otherwise.
+    `slices`: "class", and names of data.columns, by which drift is shown apart; `max_slice_drop` is the limit of each (null: shown, not judged).
+    `max_ready_ms` (process start to ready), `max_peak_rss_mb` and `max_engine_mb` (10^6 bytes) are judged where they are given.
+    `runtimes_agree_db`: SQNR of the outputs that a second runtime must give; `calibration/agree.py` has the reason for the default.
     """
 
     metric: str = "top1"
+    slices: list[str] = Field(default=["class"])
+    max_slice_drop: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_ready_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_peak_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_engine_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_drop: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     min_reference: Annotated[float, Field(allow_inf_nan=False)] | None = None
     first_request_over_p50: Annotated[float, Field(gt=1)]
@@ -181,14 +190,14 @@ class GatesConfig(Section):
     @field_validator("metric")
     @classmethod
     def metric_known(cls, metric: str) -> str:
-        if metric != TOP1 and not re.fullmatch(r"[^:]+:[^:]+", metric):
-            raise ValueError(f"{metric!r} is no metric: {TOP1}, or path/to/file.py:function of your own")
+        if metric not in KNOWN_METRICS and not re.fullmatch(r"[^:]+:[^:]+", metric):
+            raise ValueError(f"{metric!r} is no metric: {', '.join(KNOWN_METRICS)}, or path/to/file.py:function of your own")
         return metric
 
     @model_validator(mode="after")
     def fractions(self) -> GatesConfig:
-        if self.metric == TOP1 and not (self.max_drop < 1 and 0 <= (self.min_reference or 0) <= 1):
-            raise ValueError(f"gates.max_drop and gates.min_reference are fractions of rows for {TOP1}: between 0 and 1")
+        if self.metric in CLASS_METRICS and not (self.max_drop < 1 and 0 <= (self.min_reference or 0) <= 1):
+            raise ValueError(f"gates.max_drop and gates.min_reference are fractions for {self.metric}: between 0 and 1")
         return self
 
     @model_validator(mode="after")
@@ -251,8 +260,13 @@ class Config(Section):
             allowed = self.model.shapes[name]
             if beyond := [size for size in sizes if not allowed.min <= size <= allowed.max]:
                 raise ValueError(f"warmup.{key} {beyond} are beyond model.shapes.{name}: {allowed.min} to {allowed.max}")
-        if self.gates.metric == TOP1 and self.data.labels is None:
-            raise ValueError(f"gates.metric {TOP1} needs class names: set data.labels, or name a metric of your own (path/to/file.py:function)")
+        if self.gates.metric in CLASS_METRICS and self.data.labels is None:
+            raise ValueError(
+                f"gates.metric {self.gates.metric} needs class names: set data.labels, or name a metric of your own (path/to/file.py:function)"
+            )
+        columns = sorted(set(self.data.columns) - {"label"})
+        if unknown := [name for name in self.gates.slices if name != "class" and name not in columns]:
+            raise ValueError(f"gates.slices {unknown} are no names of data.columns ({', '.join(columns)}), and not class")
         if isinstance(size := self.data.roles["calibration"], int) and size < self.quantize.min_rows:
             raise ValueError(f"data.roles.calibration is {size}, fewer than quantize.min_rows = {self.quantize.min_rows}")
         return self

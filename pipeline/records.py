@@ -313,6 +313,34 @@ class ColdStartReport(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class SliceDrift(Record):
+    """The validation rows that have one `value` of `of` ("class", or a column of `gates.slices`): shares that are right, rows lost and gained."""
+
+    of: str
+    value: str
+    rows: int
+    reference_value: float
+    engine_value: float
+    lost: int
+    gained: int
+    agreement: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class WorstRow(Record):
+    """A row whose first output moved most: its place among the validation rows, and what each side answers (null without classes).
+
+    `distance` is the Euclidean norm of the difference over that of the reference's median row.
+    """
+
+    place: int
+    distance: float
+    label: str | None
+    reference: str | None
+    engine: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class DriftReport(Record):
     """INT8 engine against the float reference on the same validation rows.
 
@@ -320,9 +348,12 @@ class DriftReport(Record):
     (lost - gained) / rows, values are fractions and the gate computes the exact interval. Any other metric: `lost` and `gained` are null,
     values and `drop` (reference - engine) are in the metric's unit, and `interval` and `reference_interval` hold their bounds.
     `method` says which. `agreement` is null without classes; `sqnr_db` is that of the worst output, null where none differs.
+    `kl_divergence`: mean over rows of KL(reference || engine) of the softmax of the first output, in nats; null without classes.
+    `slices` need a metric that is right or wrong for each row; `channel_sqnr_db` is by place along axis 1 of the first output.
+    `worst` are the rows that moved most, those that were lost first.
     """
 
-    SCHEMA: ClassVar[str] = "qwarm.drift/1"
+    SCHEMA: ClassVar[str] = "qwarm.drift/2"
     metric: str
     validation_rows: int
     validation_root: str
@@ -337,6 +368,10 @@ class DriftReport(Record):
     sqnr_db: float | None
     sqnr_db_by_output: dict[str, float | None]
     method: str
+    kl_divergence: float | None = None
+    slices: tuple[SliceDrift, ...] = ()
+    channel_sqnr_db: tuple[float | None, ...] = ()
+    worst: tuple[WorstRow, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,6 +384,7 @@ class Validation(Record):
     drift: DriftReport
     coldstart: ColdStartReport
     census: Census | None
+    engine_bytes: int
     agreement: Agreement
     attribution: Attribution
 
@@ -365,13 +401,37 @@ class NotMeasured(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class LatencyBand(Record):
+    """The fresh processes of one variant: quantiles over them of each request's time, in order, and of the start's cumulative phases."""
+
+    variant: str
+    processes: int
+    low_ms: tuple[float, ...]
+    """10th percentile."""
+    median_ms: tuple[float, ...]
+    high_ms: tuple[float, ...]
+    """90th percentile."""
+    phases_ms: dict[str, float]
+    """Medians."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Details(Record):
+    """What a report draws of a measured target: it travels with the evidence, so that a target measured elsewhere is drawn too."""
+
+    drift: DriftReport
+    census: Census | None
+    bands: tuple[LatencyBand, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Evidence(Record):
     """One target's verdict with everything it rests on: what `release` reads.
 
     `refuses` says that the whole release is refused because of it; a target that neither ships nor refuses is left out.
     """
 
-    SCHEMA: ClassVar[str] = "qwarm.evidence/1"
+    SCHEMA: ClassVar[str] = "qwarm.evidence/2"
     target: str
     required: bool
     verdict: Verdict
@@ -384,6 +444,7 @@ class Evidence(Record):
     measured_at: str
     refuses: bool = False
     attribution: Attribution | None = None
+    details: Details | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -426,8 +487,9 @@ class ReleaseManifest(Record):
 
 
 __all__ = [
-    "ROLES", "Agreement", "Anomaly", "Attribution", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport",
-    "DriftReport", "Engine", "Evidence", "ExportedModel", "File", "Finding", "FloatNode", "Interval", "LeakCost", "NotMeasured",
+    "ROLES", "Agreement", "Anomaly", "Attribution", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport", "Details",
+    "DriftReport", "Engine", "Evidence", "ExportedModel", "File", "Finding", "FloatNode", "Interval", "LatencyBand", "LeakCost", "NotMeasured",
     "OutlierRows", "Parity", "Parting", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget", "Role", "Roles",
-    "RowSource", "Shift", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "RowSource", "Shift", "SliceDrift", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "WorstRow",
 ]  # fmt: skip
