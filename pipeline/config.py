@@ -149,7 +149,8 @@ class TargetConfig(Section):
 class WarmupConfig(Section):
     """`iterations: auto` finds the smallest number whose first request is steady, in fresh processes.
 
-    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes).
+    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes). A step at which
+    the runtime fails is tried `retries` times more; `max_rss_mb` (10^6 bytes) is the resident memory that the warm process may reach.
     """
 
     concurrency: list[PositiveInt] = Field(default=[1], min_length=1)
@@ -157,6 +158,8 @@ class WarmupConfig(Section):
     shapes: dict[str, Annotated[list[PositiveInt], Field(min_length=1)]] = Field(default={})
     iterations: PositiveInt | Literal["auto"] = "auto"
     max_seconds: Annotated[float, Field(gt=0)] = 30.0
+    retries: Annotated[int, Field(ge=0)] = 1
+    max_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class GatesConfig(Section):

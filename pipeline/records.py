@@ -262,7 +262,10 @@ class WarmupStep(Record):
 
 @dataclasses.dataclass(frozen=True)
 class WarmupPlan(Record):
-    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows."""
+    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows.
+
+    A step at which the runtime fails is tried `retries` times more; `max_rss_mb`: resident memory (10^6 bytes) that the process may reach.
+    """
 
     SCHEMA: ClassVar[str] = "qwarm.plan/1"
     target: str
@@ -274,14 +277,17 @@ class WarmupPlan(Record):
     environment: dict[str, str]
     max_seconds: float
     found_by: str
+    retries: int = 1
+    max_rss_mb: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmupResult(Record):
-    """How long each step of a plan took in this process, in order, and the whole."""
+    """How long each step of a plan took in this process, in order, and the whole; `retried` says which step failed first, and how."""
 
     seconds_by_step: tuple[float, ...]
     total_seconds: float
+    retried: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
