@@ -98,14 +98,14 @@ def part(
     seen = sides.profile({**names, **outputs})
     if min((seen[name] for name in outputs), default=EQUAL_DB) >= bound_db:
         return _bisect(sides, names, bound_db)
-    sources = _sources(model, list(seen))
+    sources = sources_of(model, list(seen))
     before = {name: min((seen[source] for source in sources[name]), default=EQUAL_DB) for name in seen}
     falls = [name for name in seen if sharp and seen[name] < SHARP_BELOW_DB and before[name] - seen[name] > SHARP_DB]
     suspects = [name for name in seen if seen[name] < bound_db + SUSPECT_DB]
     if not falls and not suspects:
         return None
     worst = falls[0] if falls else max(suspects, key=lambda name: min(before[name], bound_db + MATTERS_DB) - seen[name])  # the first of equal ones
-    return _parting(model, worst, seen[worst], before[worst])
+    return parting(model, worst, seen[worst], before[worst])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,10 +145,10 @@ def _bisect(sides: Sides, names: Mapping[str, str], bound_db: float) -> Parting 
             low, before = middle + 1, value
     if low == len(ordered) or ordered[low] not in found:
         return None
-    return _parting(sides.model, ordered[low], found[ordered[low]], before)
+    return parting(sides.model, ordered[low], found[ordered[low]], before)
 
 
-def _sources(model: onnx.ModelProto, names: Sequence[str]) -> dict[str, list[str]]:
+def sources_of(model: onnx.ModelProto, names: Sequence[str]) -> dict[str, list[str]]:
     """For each named tensor the nearest named tensors upstream."""
     producers = {name: node for node in model.graph.node for name in node.output}
     wanted = set(names)
@@ -168,7 +168,7 @@ def _sources(model: onnx.ModelProto, names: Sequence[str]) -> dict[str, list[str
     return found
 
 
-def _parting(model: onnx.ModelProto, tensor: str, value: float, before: float) -> Parting:
+def parting(model: onnx.ModelProto, tensor: str, value: float, before: float) -> Parting:
     """Name the operator that computes `tensor`: behind a DequantizeLinear the one whose result it quantizes, past activations and reshapes."""
     index_of = {name: index for index, node in enumerate(model.graph.node) for name in node.output}
     index = index_of[tensor]
