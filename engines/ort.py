@@ -96,7 +96,7 @@ def misfit(target: str, wanted: Mapping[str, str]) -> list[str]:
 
 def preload(target: str) -> None:
     """Import ONNX Runtime (about 90 ms)."""
-    _onnxruntime(target)
+    runtime_of(target)
 
 
 def build(
@@ -110,33 +110,27 @@ def build(
     graph; of the graph as written, in float32).
     """
     only_known(settings, (), target)
-    runtime = _onnxruntime(target)
+    runtime = runtime_of(target)
     file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     batch = probe(inputs, shapes)
     names = [spec.name for spec in outputs]
     with replacing_folder(folder) as work:
         progress(0, 2, "optimize")
-        options = _options(runtime, SETTINGS["graph_optimization_level"])
+        options = session_options(runtime, SETTINGS["graph_optimization_level"])
         options.optimized_model_filepath = str(work / GRAPH)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS)
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", EXTERNAL_FROM_BYTES)
         try:
             optimized = _session(runtime, file.source, options, DISABLED[precision])
             if precision == "float32":
-                optimized = _session(runtime, file.source, _options(runtime, "ORT_DISABLE_ALL"))
+                optimized = _session(runtime, file.source, session_options(runtime, "ORT_DISABLE_ALL"))
             reference = dict(zip(names, optimized.run(names, batch), strict=True))
         except Exception as error:  # the binding's exceptions have no common base but Exception
-            raise ModelError("ONNX Runtime cannot run the model", where=str(model), expected="a model it supports", got=_said(error)) from error
+            raise ModelError("ONNX Runtime cannot run the model", where=str(model), expected="a model it supports", got=said(error)) from error
         progress(1, 2, "census")
         stored = {path.name: path.read_bytes() for path in work.iterdir()}
-        census, got = take_census(
-            lambda options: _open(runtime, stored, options),
-            _options(runtime, "ORT_DISABLE_ALL"),
-            file.content,
-            batch,
-            names,
-            row_sizes(inputs, shapes),
-        )
+        plain, sizes = session_options(runtime, "ORT_DISABLE_ALL"), row_sizes(inputs, shapes)
+        census, got = take_census(lambda told: _open(runtime, stored, told), plain, file.content, batch, names, sizes)
         same_outputs(reference, got, str(model))
         engine = record(
             work, file.content, target=target, precision=precision, settings=SETTINGS | {"disabled_optimizers": DISABLED[precision]},
@@ -151,7 +145,7 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> ONNXRuntimeSessio
 
     Raises Refused (a file is not what engine.json lists) and TargetError (no ONNX Runtime, another platform, the runtime refuses the graph).
     """
-    runtime = _onnxruntime(engine.target)
+    runtime = runtime_of(engine.target)
     refuse_misfit(misfit(engine.target, engine.key_fields), engine.target, "serve on a machine like the one it was built on, or build it here")
     graph, side = verified_bytes(folder, engine, GRAPH), sorted(name for name in engine.files if name != GRAPH)
     try:
@@ -159,7 +153,7 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> ONNXRuntimeSessio
     except QwarmError:
         raise
     except Exception as error:  # the binding's exceptions have no common base but Exception
-        raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="a graph it stored itself", got=_said(error)) from error
+        raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="a graph it stored itself", got=said(error)) from error
     return ONNXRuntimeSession(engine, session, concurrency)
 
 
@@ -190,7 +184,7 @@ class ONNXRuntimeSession(Session):
         self._session = None
 
 
-def _onnxruntime(target: str) -> Any:
+def runtime_of(target: str) -> Any:
     if reason := unavailable(target):
         raise TargetError(f"The target {target} cannot run here", where=target, expected="its runtime installed", got=reason)
     import onnxruntime
@@ -199,7 +193,7 @@ def _onnxruntime(target: str) -> Any:
     return onnxruntime
 
 
-def _options(runtime: Any, level: str) -> Any:
+def session_options(runtime: Any, level: str) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = ERROR
     options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
@@ -220,7 +214,7 @@ def _open(runtime: Any, stored: Mapping[str, bytes], options: Any) -> Any:
 
 def _mapped(runtime: Any, graph: bytes, side: list[str], folder: Path, engine: Engine) -> Any:
     """A session that maps a private copy of the weights, checked as they are copied; their bytes themselves where no copy can be made."""
-    options = _options(runtime, "ORT_DISABLE_ALL")
+    options = session_options(runtime, "ORT_DISABLE_ALL")
     if not side:
         return _session(runtime, graph, options)
     try:
@@ -231,13 +225,13 @@ def _mapped(runtime: Any, graph: bytes, side: list[str], folder: Path, engine: E
             return _session(runtime, graph, options)
     except OSError:
         stored = {GRAPH: graph} | {name: verified_bytes(folder, engine, name) for name in side}
-        return _open(runtime, stored, _options(runtime, "ORT_DISABLE_ALL"))
+        return _open(runtime, stored, session_options(runtime, "ORT_DISABLE_ALL"))
 
 
 def _session(runtime: Any, model: bytes | Path, options: Any, disabled: Collection[str] = ()) -> Any:
     return runtime.InferenceSession(model, options, providers=PROVIDERS, disabled_optimizers=disabled, enable_fallback=0)
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """The runtime's message in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -134,12 +134,23 @@ class TargetConfig(Section):
     """What a target's backend is told; a backend refuses what is not its own.
 
     `compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for. `isa_levels` (openvino-cpu): lesser CPUs that are served
-    too, such as AVX2, AVX512_CORE_VNNI.
+    too, such as AVX2, AVX512_CORE_VNNI. The rest is for GPUs (see `engines/trt.py`, `ort_gpu_options.py`); `plugins` are paths, each
+    with its sha256.
     """
 
     required: bool = False
     compute_capabilities: list[str] | None = None
     isa_levels: list[str] | None = None
+    optimization_level: int | None = None
+    hardware_compatibility: str | None = None
+    workspace_mib: int | None = None
+    plugins: dict[str, str] | None = None
+    repeatable: bool | None = None
+    device: str | None = None
+    dla_core: int | None = None
+    gpu_fallback: bool | None = None
+    cuda_graphs: bool | None = None
+    cudnn_conv_algo_search: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """What the target's backend is told."""
