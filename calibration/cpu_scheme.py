@@ -9,6 +9,7 @@ no VNNI the U8S8 kernels add pairs of products in 16 bits and may saturate; the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +20,14 @@ import numpy as np
 
 from calibration.cpu_placement import Plan, place
 from calibration.cpu_rules import SAFE_MAGNITUDE, verify
-from calibration.float_layers import NONE
+from calibration.float_layers import NONE, added_biases
 from calibration.rounding.methods import Calibration
 from calibration.rounding.reconstruct import Rounded
 from calibration.scheme import Placement, count, zero_channels
-from calibration.variants import Job, Rules, variants
+from calibration.variants import Job, Rules, Variant, variants
 from calibration.winner import finish
 from pipeline.errors import QuantizeError
+from pipeline.macs import MULTIPLYING
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
 from pipeline.tensors import Batch
@@ -81,7 +83,30 @@ def checked(
     return count(model, lambda node, _: refused.get(node.name, "it stands in no pattern that the scheme quantizes"))
 
 
-RULES = Rules(SCHEME, int32_bias=True, inputs_only=False, placed=placed, checked=checked, quantizer=quantizer)
+def sketched(variant: Variant, job: Job, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """`variant` with other layers in float: placed with one scale a weight, which is quick, then given the variant's own constants."""
+    plan = place(variant.source, float_layers)
+    weights = {node.input[1] for node in variant.source.graph.node if node.name in plan.nodes and node.op_type in MULTIPLYING}
+    constants = {tensor.name for tensor in variant.source.graph.initializer}
+    model = _quantized(variant.source, variant.ranges, dataclasses.replace(plan, by_tensor=frozenset(weights & constants)))
+    floats = added_biases(variant.source, float_layers)
+    own = {tensor.name: tensor for tensor in variant.model.graph.initializer if tensor.name not in floats}
+    nodes = {node.name: node for node in variant.model.graph.node if node.op_type == "DequantizeLinear"}
+    for tensor in model.graph.initializer:
+        if tensor.name in own:
+            tensor.CopyFrom(own[tensor.name])
+    for node in model.graph.node:
+        if node.name in nodes:
+            node.CopyFrom(nodes[node.name])
+    return model
+
+
+def rescaled(model: onnx.ModelProto, source: onnx.ModelProto, job: Job, ranges: Ranges, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """Placed anew: zero points and biases follow from the ranges as well."""
+    return placed(source, job, ranges, float_layers)
+
+
+RULES = Rules(SCHEME, int32_bias=True, placed=placed, checked=checked, sketched=sketched, rescaled=rescaled, quantizer=quantizer)
 
 
 def _refuse_modelopt() -> None:

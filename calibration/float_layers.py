@@ -78,6 +78,10 @@ def without_quantizers(model: onnx.ModelProto, source: onnx.ModelProto, nodes: C
     originals = {node.name: node for node in source.graph.node}
     producers = {name: node for node in graph.node for name in node.output}
     added: dict[str, onnx.TensorProto] = {}
+    behind = added_biases(source, nodes)
+    for tensor in graph.initializer:
+        if tensor.name in behind:
+            tensor.CopyFrom(floats[tensor.name])
     for node in graph.node:
         if node.name not in nodes:
             continue
@@ -93,6 +97,19 @@ def without_quantizers(model: onnx.ModelProto, source: onnx.ModelProto, nodes: C
         graph.initializer[-1].name = name
     _drop_unread(graph)
     return copy
+
+
+def activations_only(model: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelProto:
+    """A Q/DQ graph with the float weights of `source`: only activations are rounded."""
+    multiplying = {node.name for node in source.graph.node if node.op_type in MULTIPLYING}
+    return without_quantizers(model, source, multiplying, activations=False)
+
+
+def added_biases(source: onnx.ModelProto, nodes: Collection[str]) -> set[str]:
+    """Constants that stand in an Add behind a MatMul of `nodes`: where fitting puts such a layer's bias."""
+    products = {name for node in source.graph.node if node.name in nodes and node.op_type == "MatMul" for name in node.output}
+    constants = {tensor.name for tensor in source.graph.initializer}
+    return {name for node in source.graph.node if node.op_type == "Add" and products.intersection(node.input) for name in node.input} & constants
 
 
 def _drop_unread(graph: onnx.GraphProto) -> None:

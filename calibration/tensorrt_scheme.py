@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import calibration
-from calibration.float_layers import NONE
+from calibration.float_layers import NONE, without_quantizers
 from calibration.graph import mask_nodes
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, high_precision, verify
 from calibration.rounding.methods import Calibration
 from calibration.rounding.reconstruct import Rounded
 from calibration.safe_names import hide, restore
 from calibration.scheme import Placement
-from calibration.variants import Job, Rules, variants
+from calibration.variants import Job, Rules, Variant, variants
 from calibration.winner import finish
 from pipeline.errors import QuantizeError, disk_error
 from pipeline.padding import fit
@@ -84,7 +84,28 @@ def checked(
     return placement
 
 
-RULES = Rules(SCHEME, int32_bias=False, inputs_only=True, placed=placed, checked=checked, quantizer=quantizer)
+def sketched(variant: Variant, job: Job, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """`variant` with further layers in float: Q/DQ stand in front of operators only, so no placement anew."""
+    return without_quantizers(variant.model, variant.source, float_layers)
+
+
+def rescaled(model: onnx.ModelProto, source: onnx.ModelProto, job: Job, ranges: Ranges, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """`model` with the scales that other ranges give its activations: where Q/DQ stand does not depend on them."""
+    import onnx
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    constants = {tensor.name: tensor for tensor in copy.graph.initializer}
+    readers = {name: node for node in copy.graph.node if node.op_type == "DequantizeLinear" for name in node.input[:1]}
+    for node in copy.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] in ranges.tensors:
+            scale = np.float32(activation_scale(ranges.tensors[node.input[0]]))
+            for name in {node.input[1], readers[node.output[0]].input[1]}:
+                constants[name].CopyFrom(onnx.numpy_helper.from_array(np.array(scale), name))
+    return copy
+
+
+RULES = Rules(SCHEME, int32_bias=False, placed=placed, checked=checked, sketched=sketched, rescaled=rescaled, quantizer=quantizer)
 
 
 def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch, float_layers: Collection[str]) -> onnx.ModelProto:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibration.float_layers import NONE, without_quantizers
+from calibration.float_layers import NONE
 from calibration.rounding.check import NOT_FITTED
 from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
@@ -49,17 +49,20 @@ class Job:
 class Rules:
     """A scheme, `calibration/<scheme>_scheme.py`. Its `float_layers` are `{node: reason}`.
 
-    `int32_bias`: whether biases are int32. `inputs_only`: whether Q/DQ stand in front of operators only, so that a layer goes back to float
-    without a placement anew. `placed(source, job, ranges, float_layers)` gives the float graph `source` with Q/DQ, weights to the nearest code.
-    `checked(source, model, job, ranges, rounded, float_layers)` says where they stand, or raises QuantizeError for a model that does
-    not say what was asked for. `quantizer(ranges)`: tool, version and rules in words.
+    `int32_bias`: whether biases are int32. `quantizer(ranges)`: tool, version and rules in words.
+    `placed(source, job, ranges, float_layers)` gives the float graph `source` with Q/DQ, weights to the nearest code.
+    `checked(source, model, job, ranges, rounded, float_layers)` says where they stand; raises QuantizeError where it is not what was asked for.
+    `sketched(variant, job, float_layers)` gives the variant with further layers in float and the weights of all others as they are,
+    unchecked, in a second or less.
+    `rescaled(model, source, job, ranges, float_layers)` gives what `placed` would, `model` being what it gave for other ranges.
     """
 
     scheme: str
     int32_bias: bool
-    inputs_only: bool
     placed: Callable[[onnx.ModelProto, Job, Ranges, Mapping[str, str]], onnx.ModelProto]
     checked: Callable[[onnx.ModelProto, onnx.ModelProto, Job, Ranges, Mapping[str, Rounded], Mapping[str, str]], Placement]
+    sketched: Callable[[Variant, Job, Mapping[str, str]], onnx.ModelProto]
+    rescaled: Callable[[onnx.ModelProto, onnx.ModelProto, Job, Ranges, Mapping[str, str]], onnx.ModelProto]
     quantizer: Callable[[Ranges], str]
 
 
@@ -82,11 +85,7 @@ def variants(rules: Rules, job: Job, float_layers: Mapping[str, str] = NONE, pro
 
     Raises RangeError for ranges of another model, QuantizeError for what a scheme refuses.
     """
-    import onnx
-
-    bound(job.float_model, job.exported, job.ranges)
-    source = onnx.load(job.float_model)
-    name_nodes(source)
+    source = source_of(job)
     progress(0, 3, "Q/DQ")
     found = {NEAREST: nearest(rules, job, source, job.ranges, float_layers)}
     if job.calibration is None or not job.calibration.methods.any:
@@ -98,6 +97,16 @@ def variants(rules: Rules, job: Job, float_layers: Mapping[str, str] = NONE, pro
     if equal is not None:
         start = nearest(rules, job, equal.model, equal.ranges, float_layers)
     return {**found, FITTED: fitted(rules, job, start, float_layers, progress)}
+
+
+def source_of(job: Job) -> onnx.ModelProto:
+    """The float graph of a job, its nodes named; raises RangeError where file, export record and ranges are not of one model."""
+    import onnx
+
+    bound(job.float_model, job.exported, job.ranges)
+    source = onnx.load(job.float_model)
+    name_nodes(source)
+    return source
 
 
 def nearest(rules: Rules, job: Job, source: onnx.ModelProto, ranges: Ranges, float_layers: Mapping[str, str]) -> Variant:
@@ -115,17 +124,3 @@ def fitted(rules: Rules, job: Job, start: Variant, float_layers: Mapping[str, st
     model = written(start.source, start.model, rounded)
     placement = rules.checked(start.source, model, job, start.ranges, rounded, float_layers)
     return dataclasses.replace(start, model=model, placement=placement, rounded=rounded)
-
-
-def again(rules: Rules, job: Job, variant: Variant, float_layers: Mapping[str, str], progress: Progress = silent) -> Variant:
-    """`variant` with other layers in float; its weights, where they were fitted, are fitted anew: each makes up for errors that the others make."""
-    start = nearest(rules, job, variant.source, variant.ranges, float_layers)
-    return fitted(rules, job, start, float_layers, progress) if variant.rounded else start
-
-
-def sketch(rules: Rules, job: Job, variant: Variant, float_layers: Mapping[str, str]) -> onnx.ModelProto:
-    """Like `again`, unchecked and with the other layers' weights as they are: in a second or two instead of a minute."""
-    if rules.inputs_only:
-        return without_quantizers(variant.model, variant.source, float_layers)
-    model = rules.placed(variant.source, job, variant.ranges, float_layers)
-    return written(variant.source, model, {name: codes for name, codes in variant.rounded.items() if name not in float_layers})

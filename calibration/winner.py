@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibration.float_layers import NONE
 from calibration.parity import sqnr_db
 from calibration.runtime import run_session, session
 from calibration.scheme import zero_channels
@@ -34,7 +35,7 @@ def finish(
     folder: Path,
     *,
     classes: bool,
-    also: Mapping[str, str] | None = None,
+    also: Mapping[str, str] = NONE,
     progress: Progress = silent,
 ) -> QuantizedModel:
     """Judge the variants on the search rows and write the best one's `folder`/model.onnx and quantized.json, whole or not at all.
@@ -71,7 +72,7 @@ def finish(
         record.save(temporary / "quantized.json")
         if equalized is not None:
             equalized.save(temporary / "ranges.json")
-        for name, text in (also or {}).items():
+        for name, text in also.items():
             (temporary / name).write_text(text, encoding="utf-8")
     progress(3, 3, "")
     return record
