@@ -118,16 +118,28 @@ class QuantizeConfig(Section):
 
     `min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch.
     `equalization`, `adaptation`, `rounding`, `bias_correction`: how weights are fitted on the calibration rows (calibration/rounding/methods.py).
+    `method: auto` takes the one whose activations are nearest to float on the search rows. `float_layers`: nodes or torch modules that stay in float.
+    `max_drift`: the error's power over the worst output's (0.01 is 20 dB), up to which layers go back to float (calibration/search); null: none do.
+    `max_slowdown`: latency over plain INT8's that a target may lose by it. `search_seconds`: after them the best answer so far is taken.
     """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
-    method: Literal["max", "percentile", "entropy", "mse"] = "max"
+    method: Literal["auto", "max", "percentile", "entropy", "mse"] = "max"
+    float_layers: tuple[str, ...] = ()
+    max_drift: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_slowdown: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    search_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 300.0
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
     equalization: bool = True
     adaptation: bool = True
     rounding: Literal["compensated", "nearest"] = "compensated"
     bias_correction: bool = True
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The range methods that may be taken, one for anything but `auto`; the first is a good one where nothing is chosen."""
+        return ("mse", "percentile", "entropy", "max") if self.method == "auto" else (self.method,)
 
 
 class TargetConfig(Section):

@@ -1,9 +1,10 @@
-"""Stage `ranges`: stream the calibration rows through the float model and keep each tensor's range."""
+"""Stage `ranges`: stream the calibration rows through the float model and keep each tensor's range, by each method that may be taken."""
 
 from __future__ import annotations
 
-from calibration.ranges import collect
+from calibration.ranges import collect_each
 from pipeline.config import load_config
+from pipeline.files import replacing_folder
 from pipeline.progress import bar
 from pipeline.records import ExportedModel
 from stages import paths
@@ -17,7 +18,7 @@ def run() -> str:
     role = roles.roles["calibration"]
     batches = (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows))
     with bar("ranges: calibrate") as report:
-        ranges = collect(
+        found = collect_each(
             paths.EXPORT / "model.onnx",
             exported,
             batches,
@@ -26,10 +27,14 @@ def run() -> str:
             preprocess_sha256=roles.preprocess_sha256,
             min_rows=config.quantize.min_rows,
             batch_rows=config.quantize.batch_rows,
-            method=config.quantize.method,
+            methods=config.quantize.methods,
             progress=report,
         )
-    ranges.save(paths.RANGES)
-    for warning in ranges.warnings:
-        print(f"warning: {warning}")
-    return f"{len(ranges.tensors)} tensors over {ranges.calibration_rows} rows, method {ranges.method}, {len(ranges.dead)} dead"
+    with replacing_folder(paths.RANGES) as folder:
+        for method, ranges in found.items():
+            ranges.save(folder / f"{method}.json")
+    for method, ranges in found.items():
+        for warning in ranges.warnings:
+            print(f"warning: {method}: {warning}")
+    first = next(iter(found.values()))
+    return f"{len(first.tensors)} tensors over {first.calibration_rows} rows, method {', '.join(found)}, {len(first.dead)} dead"
