@@ -46,15 +46,16 @@ def quantize(
     *,
     calibration: Calibration | None = None,
     classes: bool = True,
+    reference: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> QuantizedModel:
     """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
 
     Every scale, zero point, weight code and bias of the result is checked against `ranges` and the float weights. With `calibration` a second
-    variant has weights and biases fitted on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph,
-    both in ONNX Runtime exactly as written, and the better one is written; with `classes` the first output holds class scores, so that
-    agreement means something. Raises RangeError for ranges of another model, QuantizeError for everything else, also in a process that has
-    imported modelopt (it patches ONNX Runtime).
+    variant has weights and biases fitted on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph, or
+    that of `reference`, both in ONNX Runtime exactly as written, and the better one is written; with `classes` the first output holds class
+    scores, so that agreement means something. Raises RangeError for ranges of another model, QuantizeError for everything else, also in a process
+    that has imported modelopt's part for ONNX (it patches ONNX Runtime).
     """
     import onnx
 
@@ -84,17 +85,17 @@ def quantize(
         variants["fitted"] = counted(fitted, equal.ranges if equal else None)
     return finish(
         SCHEME, f"onnxruntime {package_version('onnxruntime-gpu')} QDQQuantizer, {RULES}", variants, float_model, exported, ranges,
-        folder, search_rows, classes, progress,
+        folder, search_rows, classes, progress, reference,
     )  # fmt: skip
 
 
 def _refuse_modelopt() -> None:
-    if "modelopt" in sys.modules:
+    if "modelopt.onnx" in sys.modules:
         raise QuantizeError(
-            "This process has imported modelopt, which patches ONNX Runtime's quantizer",
+            "This process has imported modelopt.onnx, which patches ONNX Runtime's quantizer",
             where="scheme cpu",
             expected="a process of its own",
-            got="modelopt in sys.modules",
+            got="modelopt.onnx in sys.modules",
             next="run `dvc repro quantize@cpu`",
         )
 

@@ -90,10 +90,12 @@ def finish(
     search_rows: Batch,
     classes: bool,
     progress: Progress,
+    reference: Path | None = None,
 ) -> QuantizedModel:
     """Judge the variants on the search rows and write the best one's `folder`/model.onnx and quantized.json, whole or not at all.
 
-    With the ranges.json of an equalized float graph, if that is what was quantized.
+    With the ranges.json of an equalized float graph, if that is what was quantized. `reference`: the float model that judges, if it is not the one
+    that was quantized.
     """
     import onnx
 
@@ -101,7 +103,7 @@ def finish(
     name_nodes(source)
     progress(1, 3, "search rows")
     contents = {name: bytes(variant.model.SerializeToString(deterministic=True)) for name, variant in variants.items()}
-    judged = judge(float_model, contents, exported, search_rows, classes)
+    judged = judge(reference or float_model, contents, exported, search_rows, classes)
     best = max(contents, key=lambda name: float("inf") if (db := judged[name][0]) is None else db)
     content, placement, equalized = contents[best], variants[best].placement, variants[best].equalized
     record = QuantizedModel(
@@ -121,6 +123,7 @@ def finish(
         variant=best,
         variants={name: db for name, (db, _) in judged.items()},
         equalized_ranges_sha256=None if equalized is None else equalized.digest(),
+        reference_sha256=None if reference is None else sha256_file(reference),
     )
     progress(2, 3, "write")
     with replacing_folder(folder) as temporary:

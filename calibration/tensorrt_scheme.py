@@ -48,15 +48,16 @@ def quantize(
     *,
     calibration: Calibration | None = None,
     classes: bool = True,
+    reference: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> QuantizedModel:
     """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
 
     modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
     result, with zero points, finiteness and counts. With `calibration` a second variant has weights, as int8 codes, and biases fitted
-    on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph, both in ONNX Runtime exactly as
-    written (its optimizer can break a valid Q/DQ model; what is deployed is judged later, in its own runtime), and the better one is
-    written. `classes`: the first output holds class scores, so that agreement means something.
+    on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph, or that of `reference`, both in ONNX
+    Runtime exactly as written (its optimizer can break a valid Q/DQ model; what is deployed is judged later, in its own runtime), and the better
+    one is written. `classes`: the first output holds class scores, so that agreement means something.
     Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
     import onnx
@@ -82,7 +83,7 @@ def quantize(
         variants["fitted"] = Variant(fitted, placement, equal.ranges if equal else None)
     return finish(
         SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}, {high_precision(ranges)}", variants, float_model,
-        exported, ranges, folder, search_rows, classes, progress,
+        exported, ranges, folder, search_rows, classes, progress, reference,
     )  # fmt: skip
 
 

@@ -111,11 +111,27 @@ class ModelConfig(Section):
         return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in self.shapes.items()}
 
 
+class TrainingConfig(Section):
+    """How `quantize.qat` trains (calibration/qat): at most `epochs` over at most `rows` rows of the role `train`, `batch_rows` at a time.
+
+    `learning_rate` is Adam's, at the start of a cosine to zero; `patience`: epochs without a better SQNR on the search rows that end it.
+    """
+
+    epochs: PositiveInt = 20
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    batch_rows: PositiveInt = 32
+    rows: PositiveInt = 2048
+    patience: PositiveInt = 5
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
 class QuantizeConfig(Section):
     """`method`: how a range follows from the values seen (calibration/range_methods.py); `max` is all of them.
 
     `min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch.
     `equalization`, `adaptation`, `rounding`, `bias_correction`: how weights are fitted on the calibration rows (calibration/rounding/methods.py).
+    `max_drift`: the largest error power of the worst output, on the search rows, over that output's power: 0.01 is 20 dB. None: no budget.
+    `qat`: train under fake quantization never, always, or where no scheme keeps `max_drift` without (`auto`); `training` says how.
     """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
@@ -126,6 +142,15 @@ class QuantizeConfig(Section):
     adaptation: bool = True
     rounding: Literal["compensated", "nearest"] = "compensated"
     bias_correction: bool = True
+    max_drift: Annotated[float, Field(gt=0, le=1)] | None = None
+    qat: Literal["never", "auto", "always"] = "never"
+    training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def qat_decides(self) -> QuantizeConfig:
+        if self.qat == "auto" and self.max_drift is None:
+            raise ValueError("qat: auto trains where max_drift is not kept: set quantize.max_drift, or qat: never or always")
+        return self
 
 
 class TargetConfig(Section):
@@ -304,5 +329,5 @@ def load_config(path: str | Path = "params.yaml") -> Config:
 
 __all__ = [
     "AxisConfig", "Config", "DataConfig", "GatesConfig", "HealthConfig", "InputConfig", "ModelConfig", "QuantizeConfig", "ReleaseConfig", "RoleName",
-    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "WarmupConfig", "load_config",
+    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "TrainingConfig", "WarmupConfig", "load_config",
 ]  # fmt: skip

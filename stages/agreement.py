@@ -33,7 +33,7 @@ def measure(target: str, exported: ExportedModel, rows: Batch) -> Agreement:
     """
     engine = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
     scheme = _scheme(target, engine)
-    model = read_model(paths.QUANTIZED / scheme / "model.onnx")
+    model = read_model(paths.CHOSEN / scheme / "model.onnx")
     second = SECOND.get(target)
     if second is not None and (scheme not in engines.backend(second).SCHEMES[second] or engines.backend(second).unrunnable(second)):
         second = None
@@ -48,7 +48,7 @@ def journey(target: str, exported: ExportedModel, rows: Batch) -> Attribution:
     The hops before, from torch, are in `exported.parity`. Raises as `measure`.
     """
     engine = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
-    quantized = read_model(paths.QUANTIZED / _scheme(target, engine) / "model.onnx")
+    quantized = read_model(paths.CHOSEN / _scheme(target, engine) / "model.onnx")
     stations = (
         Station("simplified", as_written, read_model(paths.EXPORT / "model.onnx")),
         Station("qdq", as_written, quantized),
@@ -59,13 +59,13 @@ def journey(target: str, exported: ExportedModel, rows: Batch) -> Attribution:
 
 def _scheme(target: str, engine: Engine) -> str:
     for scheme in engines.backend(target).SCHEMES[target]:
-        record = paths.QUANTIZED / scheme / "quantized.json"
+        record = paths.CHOSEN / scheme / "quantized.json"
         if record.is_file() and QuantizedModel.load(record).onnx_sha256 == engine.model_sha256:
             return scheme
     raise ModelError(
         "The engine was built from another Q/DQ model",
         where=str(paths.ENGINES / target / "int8"),
-        expected=f"one of {', '.join(engines.backend(target).SCHEMES[target])} in {paths.QUANTIZED}",
+        expected=f"one of {', '.join(engines.backend(target).SCHEMES[target])} in {paths.CHOSEN}",
         got=f"model {engine.model_sha256}",
         next=f"run `dvc repro build@{target}`",
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from calibration import cpu_scheme, tensorrt_scheme
 from calibration.ranges import check_bound
 from calibration.rounding.methods import Calibration, Methods
 from pipeline.config import Config, load_config
 from pipeline.progress import bar
-from pipeline.records import ExportedModel, Ranges
+from pipeline.records import ExportedModel, QuantizedModel, Ranges
 from stages import paths
 from stages.rows import role_arrays, role_batches, role_manifest
 
@@ -21,22 +23,8 @@ def methods(config: Config) -> Methods:
 
 def run(scheme: str) -> str:
     config = load_config(paths.PARAMS)
-    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
     ranges = Ranges.load(paths.RANGES, next="run `dvc repro ranges`")
-    roles = role_manifest(config, "calibration")
-    check_bound(ranges, exported, roles, method=config.quantize.method, batch_rows=config.quantize.batch_rows)
-    rows, _ = role_arrays(config, "search")
-    calibration = Calibration(
-        rows=lambda: (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows)),
-        ids=roles.roles["calibration"].rows,
-        methods=methods(config),
-    )
-    with bar(f"quantize@{scheme}") as report:
-        classes = config.data.labels is not None
-        quantized = QUANTIZERS[scheme](
-            paths.EXPORT / "model.onnx", exported, ranges, paths.QUANTIZED / scheme, rows,
-            calibration=calibration, classes=classes, progress=report,
-        )  # fmt: skip
+    quantized = quantize(config, scheme, paths.EXPORT, ranges, paths.QUANTIZED / scheme, f"quantize@{scheme}")
     decibels = "without limit" if quantized.search_sqnr_db is None else f"{quantized.search_sqnr_db:.1f} dB"
     left = ", ".join(f"{node.node} ({node.reason})" for node in quantized.float_nodes) or "none"
     rounded = ", ".join(f"{name} {'without limit' if db is None else f'{db:.1f} dB'}" for name, db in quantized.variants.items())
@@ -45,3 +33,21 @@ def run(scheme: str) -> str:
         f"{scheme}: {quantized.quantize_linear} QuantizeLinear, {quantized.dequantize_linear} DequantizeLinear, "
         f"SQNR {decibels} on {quantized.search_rows} search rows (weights {quantized.variant}; {rounded}); left in float: {left}{zero}"
     )
+
+
+def quantize(config: Config, scheme: str, source: Path, ranges: Ranges, folder: Path, title: str, *, reference: Path | None = None) -> QuantizedModel:
+    """`folder` with the Q/DQ model of the export in `source`, judged on the search rows against it, or against the float model `reference`."""
+    exported = ExportedModel.load(source / "exported.json", next="run `dvc repro export`")
+    roles = role_manifest(config, "calibration")
+    check_bound(ranges, exported, roles, method=config.quantize.method, batch_rows=config.quantize.batch_rows)
+    rows, _ = role_arrays(config, "search")
+    calibration = Calibration(
+        rows=lambda: (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows)),
+        ids=roles.roles["calibration"].rows,
+        methods=methods(config),
+    )
+    with bar(title) as report:
+        return QUANTIZERS[scheme](
+            source / "model.onnx", exported, ranges, folder, rows,
+            calibration=calibration, classes=config.data.labels is not None, reference=reference, progress=report,
+        )  # fmt: skip

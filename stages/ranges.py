@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from calibration.ranges import collect
-from pipeline.config import load_config
+from pipeline.config import Config, load_config
 from pipeline.progress import bar
-from pipeline.records import ExportedModel
+from pipeline.records import ExportedModel, Ranges
 from stages import paths
 from stages.rows import role_batches, role_manifest
 
 
 def run() -> str:
     config = load_config(paths.PARAMS)
-    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    ranges = calibrate(config, paths.EXPORT, "ranges: calibrate")
+    ranges.save(paths.RANGES)
+    for warning in ranges.warnings:
+        print(f"warning: {warning}")
+    return f"{len(ranges.tensors)} tensors over {ranges.calibration_rows} rows, method {ranges.method}, {len(ranges.dead)} dead"
+
+
+def calibrate(config: Config, folder: Path, title: str) -> Ranges:
+    """Ranges of the float model that was exported to `folder`, over the calibration rows."""
+    exported = ExportedModel.load(folder / "exported.json", next="run `dvc repro export`")
     roles = role_manifest(config, "calibration")
     role = roles.roles["calibration"]
     batches = (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows))
-    with bar("ranges: calibrate") as report:
-        ranges = collect(
-            paths.EXPORT / "model.onnx",
+    with bar(title) as report:
+        return collect(
+            folder / "model.onnx",
             exported,
             batches,
             role.rows,
@@ -29,7 +40,3 @@ def run() -> str:
             method=config.quantize.method,
             progress=report,
         )
-    ranges.save(paths.RANGES)
-    for warning in ranges.warnings:
-        print(f"warning: {warning}")
-    return f"{len(ranges.tensors)} tensors over {ranges.calibration_rows} rows, method {ranges.method}, {len(ranges.dead)} dead"
