@@ -114,11 +114,12 @@ class ModelConfig(Section):
 class TrainingConfig(Section):
     """How `quantize.qat` trains (calibration/qat): at most `epochs` over at most `rows` rows of the role `train`, `batch_rows` at a time.
 
-    `learning_rate` is Adam's, at the start of a cosine to zero; `patience`: epochs without a better SQNR on the search rows that end it.
+    `learning_rate`: how far a step may move a weight, in steps of its INT8 grid, before a cosine takes it to zero (calibration/qat/adam.py);
+    `patience`: epochs without a better SQNR on the search rows that end it.
     """
 
     epochs: PositiveInt = 20
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.05
     batch_rows: PositiveInt = 32
     rows: PositiveInt = 2048
     patience: PositiveInt = 5

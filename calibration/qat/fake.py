@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 LEVELS = 127
+PEAK, LEAST = 4.0, 0.01
+"""A channel's largest weight over its root mean square, roughly; and the least root mean square of a tensor that is no quantized weight."""
 AFFINE = {"type": "static", "method": "max_min", -1: None}
 WAY_OUT = "set quantize.qat: never, or use torch's own Conv and Linear modules (or subclasses that read self.weight) in the factory"
 
@@ -36,6 +38,32 @@ class Student:
     state: dict[str, torch.Tensor]
     quantized: tuple[str, ...]
     in_float: dict[str, str]
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What training changes: the floating-point parameters, tied ones once, under their first name."""
+        import torch
+
+        found: dict[int, str] = {}
+        for name, tensor in self.state.items():
+            if isinstance(tensor, torch.nn.Parameter) and tensor.is_floating_point():
+                found.setdefault(id(tensor), name)
+        return {name: self.state[name] for name in found.values()}
+
+    def units(self) -> dict[str, torch.Tensor]:
+        """By weight, the step of its grid in each output channel, broadcast to it; for others that of a like channel of their mean square."""
+        import torch
+
+        grids = {}
+        for name in self.quantized:
+            layer = self.module.get_submodule(name)
+            axis = layer.weight_quantizer.axis
+            others = [place for place in range(layer.weight.dim()) if place != axis]
+            grids[id(layer.weight)] = layer.weight.detach().abs().amax(others, keepdim=True) / LEVELS
+        found = {}
+        for name, weight in self.weights().items():
+            magnitude = max(float(weight.detach().square().mean().sqrt()), LEAST)
+            found[name] = grids.get(id(weight), torch.tensor(PEAK * magnitude / LEVELS, device=weight.device))
+        return found
 
 
 def insert(module: nn.Module, run: Callable[[Batch], Any], batches: Iterable[Batch], *, affine: bool, method: str, factory: str) -> Student:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.qat.adam import Adam
 from calibration.qat.fake import Student
 from calibration.qat.machines import Alone
 from calibration.qat.saved import Saved
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 WEIGHT, BEST = "weight", "best"
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-"""Adam's state of a weight."""
+WARM = 0.05
+"""Part of all steps in which the rate rises to its full size: Adam's first steps know little of the gradient's magnitude."""
 
 
 class Loop:
@@ -40,16 +41,13 @@ class Loop:
         size: AxisRange,
         machine: Alone,
     ) -> None:
-        import torch
-
         self.student, self.teacher, self.rows, self.settings, self.machine = student, teacher, rows, settings, machine
         self.bound, self.names, self.size = bound, names, size
-        self.weights: dict[str, torch.Tensor] = {}
-        for name, tensor in student.state.items():  # tied weights once, under their first name
-            if isinstance(tensor, torch.nn.Parameter) and tensor.is_floating_point() and all(tensor is not other for other in self.weights.values()):
-                self.weights[name] = tensor.requires_grad_(True)
-        optimizer = torch.optim.Adam(self.weights.values(), lr=settings.learning_rate)
-        self.module, self.optimizer = machine.prepare(student.module, optimizer)
+        self.weights = student.weights()
+        for weight in self.weights.values():
+            weight.requires_grad_(True)
+        self.module = machine.prepare(student.module)
+        self.optimizer = Adam(self.weights, student.units())
         self.epochs: list[Epoch] = []
         self.best: dict[str, torch.Tensor] = self._copy()
         self.best_epoch = 0
@@ -96,17 +94,14 @@ class Loop:
             for name, weight in self.weights.items():
                 weight.copy_(tensors[f"{WEIGHT}:{name}"])
                 self.best[name].copy_(tensors[f"{BEST}:{name}"])
-                if f"{MOMENTS[0]}:{name}" in tensors:  # a weight that no output depends on has none
-                    state = {key: tensors[f"{key}:{name}"] for key in MOMENTS}
-                    self.optimizer.state[weight] = {key: t if key == "step" else t.to(weight.device) for key, t in state.items()}
+        self.optimizer.load(tensors)
         return len(self.epochs)
 
     def _save(self, saved: Saved) -> None:
         if not self.machine.main:
             return
         tensors = {f"{WEIGHT}:{name}": weight for name, weight in self.weights.items()} | {f"{BEST}:{name}": best for name, best in self.best.items()}
-        for name, weight in self.weights.items():
-            tensors |= {f"{key}:{name}": value for key, value in self.optimizer.state.get(weight, {}).items()}
+        tensors |= self.optimizer.state()
         saved.save(len(self.epochs), tensors, {"epochs": [epoch.to_json() for epoch in self.epochs], "best_epoch": self.best_epoch})
 
     def _order(self, epoch: int) -> list[np.ndarray]:
@@ -120,9 +115,6 @@ class Loop:
     def _step(self, number: int, total: int, chosen: np.ndarray) -> float:
         import torch
 
-        rate = self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * number / total))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         share = self.machine.share(chosen)
         inputs = {name: torch.from_numpy(array).to(self.machine.device) for name, array in take(self.rows, share).items()}
         wanted = self.teacher(share)
@@ -132,9 +124,9 @@ class Loop:
             raise self._not_finite(
                 f"step {number + 1} of {total}", value, {name: bool(wanted[name].isfinite().all()) for name in self.teacher.powers}
             )
-        self.optimizer.zero_grad()
         self.machine.backward(loss)
-        self.optimizer.step()
+        warm = min(1.0, (number + 1) / (WARM * total))
+        self.optimizer.step(self.settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * number / total)))
         return value
 
     def _not_finite(self, where: str, loss: float, finite: dict[str, bool]) -> ModelError:

@@ -23,9 +23,9 @@ class Alone:
         """Where modules and rows go."""
         return "cpu"
 
-    def prepare(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
-        """Module and optimizer as the training loop calls them."""
-        return module, optimizer
+    def prepare(self, module: torch.nn.Module) -> Any:
+        """The module as the training loop calls it."""
+        return module
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of `loss`, the mean over all processes."""
@@ -52,9 +52,8 @@ class Accelerated(Alone):
     def device(self) -> str:
         return str(self.accelerator.device)
 
-    def prepare(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
-        prepared: tuple[Any, Any] = self.accelerator.prepare(module, optimizer)
-        return prepared
+    def prepare(self, module: torch.nn.Module) -> Any:
+        return self.accelerator.prepare(module)
 
     def backward(self, loss: torch.Tensor) -> None:
         self.accelerator.backward(loss)

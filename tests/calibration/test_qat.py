@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ class Sums(nn.Module):
 class Steep(Net):
     def forward(self, image):
         scores, best = super().forward(image)
-        return torch.exp(torch.exp(scores)), best
+        return scores + torch.sqrt(scores - scores), best  # whose gradient is no number
 
 
 class Tied(nn.Module):
@@ -111,7 +110,7 @@ def build_sums(): return seeded(Sums)
 def build_tied(): return seeded(Tied)
 '''
 SIZE = AxisRange(1, 4, 8)
-SETTINGS = TrainingConfig(epochs=3, learning_rate=1e-3, batch_rows=8, patience=3)
+SETTINGS = TrainingConfig(epochs=3, learning_rate=0.2, batch_rows=8, patience=3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -212,7 +211,7 @@ def test_training_brings_the_student_nearer_and_its_float_weights_fit_the_factor
         root,
         data,
         tmp_path,
-        TrainingConfig(epochs=20, learning_rate=2e-4, batch_rows=8, patience=20),
+        TrainingConfig(epochs=20, learning_rate=0.1, batch_rows=8, patience=20),
         progress=lambda *entry: seen.append(entry),
     )
     assert result.start_db is not None
@@ -247,7 +246,7 @@ def test_tied_weights_stay_tied(root: Path, data: Data, tmp_path: Path) -> None:
 
 def test_patience_ends_it_and_the_best_epoch_is_given(root: Path, data: Data, tmp_path: Path) -> None:
     """At a rate that only makes it worse, the first epoch is the best one for good."""
-    settings = TrainingConfig(epochs=30, learning_rate=0.3, batch_rows=8, patience=2)
+    settings = TrainingConfig(epochs=30, learning_rate=50, batch_rows=8, patience=2)
     result = run(model_of(root), root, data, tmp_path, settings)
     assert len(result.epochs) == result.best_epoch + 2 < 30
 
@@ -314,12 +313,10 @@ def test_a_saved_state_of_another_key_is_not_met_and_two_are_kept(tmp_path: Path
 
 
 def test_a_loss_that_is_no_number_ends_it_and_the_last_good_state_stays(root: Path, data: Data, tmp_path: Path) -> None:
-    model = model_of(root, "build_steep")
-    run(model, root, data, tmp_path, SETTINGS.model_copy(update={"epochs": 1}))
-    with pytest.raises(
-        ModelError, match=r"(?s)diverged.*step . of 9, learning rate 1\n.*last good state: epoch 1.*lower quantize.training.learning_rate"
-    ):
-        run(model, root, data, tmp_path, SETTINGS.model_copy(update={"learning_rate": 1.0}))
+    run(model_of(root), root, data, tmp_path, SETTINGS.model_copy(update={"epochs": 1}))
+    says = r"(?s)diverged.*step 5 of 9, learning rate 0.2\n.*last good state: epoch 1.*lower quantize.training.learning_rate"
+    with pytest.raises(ModelError, match=says):
+        run(model_of(root, "build_steep"), root, data, tmp_path)
     kept = Saved(tmp_path, "key").newest()
     assert kept is not None
     assert len(kept[1]["epochs"]) == 1
