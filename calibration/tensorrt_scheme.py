@@ -51,6 +51,7 @@ def quantize(
     calibration: Calibration | None = None,
     float_layers: Mapping[str, str] = NONE,
     classes: bool = True,
+    reference: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
     limit: int = MAX_INSIDE,
 ) -> QuantizedModel:
@@ -59,11 +60,11 @@ def quantize(
     modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
     result, with zero points, finiteness and counts. With `calibration` a second variant has weights, as int8 codes, and biases fitted
     on those rows. `float_layers` `{node: reason}` stay in float. `search_rows` `{input: (n, ...)}` then measure each variant against the float
-    graph, both in ONNX Runtime exactly as written (its optimizer can break a valid Q/DQ model; what is deployed is judged later, in its
+    graph (or that of `reference`), both in ONNX Runtime as written (its optimizer can break valid Q/DQ; what is deployed is judged later, in its
     own runtime), and the better one is written. `classes`: the first output holds class scores, so that agreement means something.
     Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
-    job = Job(float_model, exported, ranges, search_rows, calibration, limit)
+    job = Job(float_model, exported, ranges, search_rows, calibration, limit, reference)
     return finish(RULES, job, variants(RULES, job, float_layers, progress), folder, classes=classes, progress=progress)
 
 

@@ -42,6 +42,13 @@ class Job:
     calibration: Calibration | None = None
     limit: int = MAX_INSIDE
     """Bytes of weights beyond which they go to a side file."""
+    reference: Path | None = None
+    """The float model that judges, where it is not the one that is quantized."""
+
+    @property
+    def judge(self) -> Path:
+        """The float model whose outputs are right."""
+        return self.reference or self.float_model
 
     @property
     def batch(self) -> AxisRange:

@@ -13,6 +13,7 @@ from calibration.parity import sqnr_db
 from calibration.runtime import run_session, session
 from calibration.scheme import zero_channels
 from calibration.variants import Job, Progress, Rules, Variant, silent
+from pipeline.digests import sha256_file
 from pipeline.errors import QuantizeError
 from pipeline.files import replacing_folder
 from pipeline.records import QuantizedModel
@@ -67,6 +68,7 @@ def finish(
             variant=best,
             variants={name: db for name, (db, _) in judged.items()},
             equalized_ranges_sha256=None if equalized is None else equalized.digest(),
+            reference_sha256=None if job.reference is None else sha256_file(job.reference),
         )
         record.save(temporary / "quantized.json")
         if equalized is not None:
@@ -90,7 +92,7 @@ def closest(judged: Mapping[str, Judged]) -> str:
 def judge(job: Job, models: Mapping[str, bytes | onnx.ModelProto], *, classes: bool) -> dict[str, Judged]:
     """Each model by name, Q/DQ against float, both exactly as written in ONNX Runtime: its optimizer can break a valid Q/DQ model."""
     names = [spec.name for spec in job.exported.outputs]
-    reference = _outputs(session(job.float_model, optimize=False), job.batch, job.rows)
+    reference = _outputs(session(job.judge, optimize=False), job.batch, job.rows)
     judged = {}
     for name, content in models.items():
         got = _outputs(session(content, optimize=False), job.batch, job.rows)

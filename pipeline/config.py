@@ -113,6 +113,21 @@ class ModelConfig(Section):
         return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in self.shapes.items()}
 
 
+class TrainingConfig(Section):
+    """How `quantize.qat` trains (calibration/qat): at most `epochs` over at most `rows` rows of the role `train`, `batch_rows` at a time.
+
+    `learning_rate`: how far a step may move a weight, in steps of its INT8 grid, before a cosine takes it to zero (calibration/qat/adam.py);
+    `patience`: epochs without a better SQNR on the search rows that end it.
+    """
+
+    epochs: PositiveInt = 20
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.05
+    batch_rows: PositiveInt = 32
+    rows: PositiveInt = 2048
+    patience: PositiveInt = 5
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
 class QuantizeConfig(Section):
     """`method`: how a range follows from the values seen (calibration/range_methods.py); `max` is all of them.
 
@@ -121,6 +136,7 @@ class QuantizeConfig(Section):
     `method: auto` takes the one whose activations are nearest to float on the search rows. `float_layers`: nodes or torch modules that stay in float.
     `max_drift`: the error's power over the worst output's (0.01 is 20 dB), up to which layers go back to float (calibration/search); null: none do.
     `max_slowdown`: latency over plain INT8's that a target may lose by it. `search_seconds`: after them the best answer so far is taken.
+    `qat`: train under fake quantization never, always, or where no scheme keeps `max_drift` without (`auto`); `training` says how.
     """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
@@ -135,6 +151,14 @@ class QuantizeConfig(Section):
     adaptation: bool = True
     rounding: Literal["compensated", "nearest"] = "compensated"
     bias_correction: bool = True
+    qat: Literal["never", "auto", "always"] = "never"
+    training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def qat_decides(self) -> QuantizeConfig:
+        if self.qat == "auto" and self.max_drift is None:
+            raise ValueError("qat: auto trains where max_drift is not kept: set quantize.max_drift, or qat: never or always")
+        return self
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -351,5 +375,5 @@ def load_config(path: str | Path = "params.yaml") -> Config:
 
 __all__ = [
     "AxisConfig", "Config", "DataConfig", "GatesConfig", "HealthConfig", "InputConfig", "ModelConfig", "QuantizeConfig", "ReleaseConfig", "RoleName",
-    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "WarmupConfig", "load_config",
+    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "TrainingConfig", "WarmupConfig", "load_config",
 ]  # fmt: skip

@@ -210,6 +210,64 @@ class QuantizedModel(Record):
     """SQNR in dB on the search rows by way of rounding, null without limit."""
     equalized_ranges_sha256: str | None = None
     """Of the ranges.json beside the model: those of the float graph with equalized channels that was quantized; null where that was the export."""
+    reference_sha256: str | None = None
+    """The float model that the search rows' figures are against, where it is another than `float_sha256`: the export, after QAT changed weights."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch(Record):
+    """One pass over the training rows: the mean loss, and SQNR on the search rows after it, null without limit."""
+
+    epoch: int
+    loss: float
+    search_sqnr_db: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(Record):
+    """What `qat` did: `why` it trained, or did not, and then every field behind it is empty.
+
+    `scheme`: whose grid the weights were trained under. `start_sqnr_db`, and the epochs', are under fake quantization against the float model, on
+    the search rows. `bound_to`: digests of all that the training follows from. `layers` saw INT8; `float_layers` could, and did not, and why.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.training/1"
+    ran: bool
+    why: str
+    scheme: str | None = None
+    rows: int = 0
+    settings: dict[str, float] = dataclasses.field(default_factory=dict)
+    bound_to: dict[str, str] = dataclasses.field(default_factory=dict)
+    start_sqnr_db: float | None = None
+    epochs: tuple[Epoch, ...] = ()
+    best_epoch: int = 0
+    layers: tuple[str, ...] = ()
+    float_layers: dict[str, str] = dataclasses.field(default_factory=dict)
+    checkpoint_sha256: str | None = None
+    resumed_after: int | None = None
+    device: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate(Record):
+    """A Q/DQ model that competes: SQNR against the float model on the search rows, null without limit, and layers left in float."""
+
+    onnx_sha256: str
+    search_sqnr_db: float | None
+    float_nodes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice(Record):
+    """Which of a scheme's Q/DQ models goes on (`chosen`, a key of `candidates`), and why."""
+
+    SCHEMA: ClassVar[str] = "qwarm.choice/1"
+    scheme: str
+    chosen: str
+    why: str
+    candidates: dict[str, Candidate]
+    max_drift: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -493,9 +551,52 @@ class ReleaseManifest(Record):
 
 
 __all__ = [
-    "ROLES", "Agreement", "Anomaly", "Attribution", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport", "Details",
-    "DriftReport", "Engine", "Evidence", "ExportedModel", "File", "Finding", "FloatNode", "Interval", "LatencyBand", "LeakCost", "NotMeasured",
-    "OutlierRows", "Parity", "Parting", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget", "Role", "Roles",
-    "RowSource", "Shift", "SliceDrift", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "ROLES",
+    "Agreement",
+    "Anomaly",
+    "Attribution",
+    "AxisRange",
+    "Candidate",
+    "Census",
+    "CensusLayer",
+    "Check",
+    "Choice",
+    "Claim",
+    "ColdStartReport",
+    "Details",
+    "DriftReport",
+    "Engine",
+    "Epoch",
+    "Evidence",
+    "ExportedModel",
+    "File",
+    "Finding",
+    "FloatNode",
+    "Interval",
+    "LatencyBand",
+    "LeakCost",
+    "NotMeasured",
+    "OutlierRows",
+    "Parity",
+    "Parting",
+    "Platform",
+    "QuantizedModel",
+    "Ranges",
+    "ReleaseManifest",
+    "ReleasedTarget",
+    "Role",
+    "Roles",
+    "RowSource",
+    "Shift",
+    "SliceDrift",
+    "TensorRange",
+    "TensorSpec",
+    "Training",
+    "Trial",
+    "Validation",
+    "Verdict",
+    "WarmupPlan",
+    "WarmupResult",
+    "WarmupStep",
     "WorstRow",
 ]  # fmt: skip
