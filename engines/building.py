@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.contract import PRECISIONS
-from engines.onnx_file import check_declared, read_whole
+from engines.onnx_file import ModelFile, check_declared, read_verified
 from engines.stored import RECORD, describe
 from pipeline.digests import sha256_bytes, sha256_json
 from pipeline.errors import ConfigError, TargetError
@@ -18,17 +18,17 @@ from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 def start(
     model: Path, *, target: str, precision: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], platform: Platform,
     key_here: Mapping[str, str],
-) -> bytes:  # fmt: skip
-    """The model's bytes, once precision, platform, and the model's inputs and outputs are what they must be.
+) -> ModelFile:  # fmt: skip
+    """The model, once precision, platform, and the model's inputs and outputs are what they must be.
 
-    Raises ConfigError, TargetError naming the fields of the platform that differ, or ModelError.
+    Raises ConfigError, TargetError naming the fields of the platform that differ, ModelError, or Refused for a side file.
     """
     if precision not in PRECISIONS:
         raise ConfigError("Unknown precision", where=f"engine of {target}", expected=" or ".join(PRECISIONS), got=precision)
     refuse_misfit(difference(platform.key_fields, key_here), target, f"run `dvc repro platform@{target}`")
-    content = read_whole(model)
-    check_declared(content, inputs, outputs, model)
-    return content
+    file = read_verified(model)
+    check_declared(file.content, inputs, outputs, model)
+    return file
 
 
 def refuse_misfit(misfit: Sequence[str], target: str, next: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import engines
 from engines.caches import MODEL, Found, Key, State, Store
 from engines.contract import NO_SETTINGS, Progress, silent
-from engines.onnx_file import read_whole
+from engines.onnx_file import read_verified
 from engines.stored import read_engine
 from pipeline.digests import sha256_bytes, sha256_files
 from pipeline.records import AxisRange, Engine, Platform, TensorSpec
@@ -40,7 +40,7 @@ def build(
         return make(folder), Found(State.MISS)
     found = store.get_or_make(
         key(
-            read_whole(model), target=target, precision=precision, inputs=inputs, outputs=outputs, shapes=shapes, platform=platform,
+            read_verified(model).content, target=target, precision=precision, inputs=inputs, outputs=outputs, shapes=shapes, platform=platform,
             settings=settings, subject=subject or f"{precision} engine of {target} from {model.resolve()}",
         ), folder, make,
     )  # fmt: skip

@@ -111,7 +111,7 @@ def build(
     """
     only_known(settings, (), target)
     runtime = runtime_of(target)
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     batch = probe(inputs, shapes)
     names = [spec.name for spec in outputs]
     with replacing_folder(folder) as work:
@@ -121,19 +121,19 @@ def build(
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS)
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", EXTERNAL_FROM_BYTES)
         try:
-            optimized = _session(runtime, content, options, DISABLED[precision])
+            optimized = _session(runtime, file.source, options, DISABLED[precision])
             if precision == "float32":
-                optimized = _session(runtime, content, session_options(runtime, "ORT_DISABLE_ALL"))
+                optimized = _session(runtime, file.source, session_options(runtime, "ORT_DISABLE_ALL"))
             reference = dict(zip(names, optimized.run(names, batch), strict=True))
         except Exception as error:  # the binding's exceptions have no common base but Exception
             raise ModelError("ONNX Runtime cannot run the model", where=str(model), expected="a model it supports", got=said(error)) from error
         progress(1, 2, "census")
         stored = {path.name: path.read_bytes() for path in work.iterdir()}
         plain, sizes = session_options(runtime, "ORT_DISABLE_ALL"), row_sizes(inputs, shapes)
-        census, got = take_census(lambda told: _open(runtime, stored, told), plain, content, batch, names, sizes)
+        census, got = take_census(lambda told: _open(runtime, stored, told), plain, file.content, batch, names, sizes)
         same_outputs(reference, got, str(model))
         engine = record(
-            work, content, target=target, precision=precision, settings=SETTINGS | {"disabled_optimizers": DISABLED[precision]},
+            work, file.content, target=target, precision=precision, settings=SETTINGS | {"disabled_optimizers": DISABLED[precision]},
             inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, census=census,
         )  # fmt: skip
     progress(2, 2, "")
@@ -229,8 +229,8 @@ def _mapped(runtime: Any, graph: bytes, side: list[str], folder: Path, engine: E
         return _open(runtime, stored, session_options(runtime, "ORT_DISABLE_ALL"))
 
 
-def _session(runtime: Any, content: bytes, options: Any, disabled: Collection[str] = ()) -> Any:
-    return runtime.InferenceSession(content, options, providers=PROVIDERS, disabled_optimizers=disabled, enable_fallback=0)
+def _session(runtime: Any, model: bytes | Path, options: Any, disabled: Collection[str] = ()) -> Any:
+    return runtime.InferenceSession(model, options, providers=PROVIDERS, disabled_optimizers=disabled, enable_fallback=0)
 
 
 def said(error: Exception) -> str:

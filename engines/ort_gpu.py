@@ -104,13 +104,13 @@ def build(
     """
     known = checked(settings, target)
     runtime = _runtime(target)
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     batch, names = probe(inputs, shapes), [spec.name for spec in outputs]
     store, key = Store(), timing_key(platform.key_fields)
     with replacing_folder(folder) as work, tempfile.TemporaryDirectory(prefix="qwarm-timing-") as timing:
         progress(0, 2, "build")
         store.fetch(key, Path(timing))
-        told = provider_options(target, known, inputs, shapes, sha256_bytes(content), Path(timing))
+        told = provider_options(target, known, inputs, shapes, sha256_bytes(file.content), Path(timing))
         stored = CONTEXT if target == TENSORRT else GRAPH
         options = ort.session_options(runtime, ort.SETTINGS["graph_optimization_level"])
         for name, value in session_entries(target, work).items():
@@ -118,7 +118,7 @@ def build(
         if target == CUDA:
             options.optimized_model_filepath = str(work / GRAPH)
         try:
-            built = _session(runtime, content, options, target, told)
+            built = _session(runtime, file.source, options, target, told)
             reference = dict(zip(names, built.run(names, batch), strict=True))
             _refuse_untaken(runtime, work / stored, target)
             loaded = _session(runtime, str(work / stored), ort.session_options(runtime, "ORT_DISABLE_ALL"), target, told)
@@ -135,10 +135,12 @@ def build(
         census = None
         if target == CUDA:
             plain, sizes = ort.session_options(runtime, "ORT_DISABLE_ALL"), row_sizes(inputs, shapes)
-            census, _ = take_census(lambda told_to: _session(runtime, str(work / stored), told_to, target, told), plain, content, batch, names, sizes)
+            census, _ = take_census(
+                lambda told_to: _session(runtime, str(work / stored), told_to, target, told), plain, file.content, batch, names, sizes
+            )
         engine = record(
-            work, content, target=target, precision=precision, settings=recorded(target, known, told), inputs=inputs, outputs=outputs, shapes=shapes,
-            platform=platform, census=census,
+            work, file.content, target=target, precision=precision, settings=recorded(target, known, told), inputs=inputs, outputs=outputs,
+            shapes=shapes, platform=platform, census=census,
         )  # fmt: skip
     progress(2, 2, "")
     return engine
@@ -201,6 +203,6 @@ def _runtime(target: str) -> Any:
     return ort.runtime_of(target)
 
 
-def _session(runtime: Any, model: bytes | str, options: Any, target: str, told: Mapping[str, str]) -> Any:
+def _session(runtime: Any, model: bytes | str | Path, options: Any, target: str, told: Mapping[str, str]) -> Any:
     providers: list[Any] = [(PROVIDERS[target], dict(told)), "CPUExecutionProvider"]
     return runtime.InferenceSession(model, options, providers=providers, enable_fallback=0)

@@ -35,7 +35,7 @@ from engines import census as executed
 from engines import ov_levels
 from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
-from engines.onnx_file import probe, same_outputs
+from engines.onnx_file import ModelFile, probe, same_outputs
 from engines.stored import verified_bytes
 from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
@@ -128,19 +128,19 @@ def build(
     only_known(settings, (ov_levels.SETTING,), target)
     _openvino(target)
     levels = ov_levels.asked_levels(settings, target) if precision == "int8" else ()  # the float engine is the baseline here, and never shipped
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     progress(0, 3, "compile")
-    blob, wanted, got, imported = exported(content, probe(inputs, shapes), outputs, model)
+    blob, wanted, got, imported = exported(file, probe(inputs, shapes), outputs, model)
     same_outputs(wanted, got, str(model))
     with replacing_folder(folder) as work:
         (work / BLOB).write_bytes(blob)
         progress(1, 3, "census")
-        taken = census(imported, content, executed.row_sizes(inputs, shapes))
+        taken = census(imported, file.content, executed.row_sizes(inputs, shapes))
         progress(2, 3, "blobs for lesser CPUs" if levels else "")
         if levels:
-            ov_levels.export_levels(content, work, levels, inputs, outputs, shapes, got)
+            ov_levels.export_levels(file, work, levels, inputs, outputs, shapes, got)
         engine = record(
-            work, content, target=target, precision=precision, settings=SETTINGS | ({ov_levels.SETTING: list(levels)} if levels else {}),
+            work, file.content, target=target, precision=precision, settings=SETTINGS | ({ov_levels.SETTING: list(levels)} if levels else {}),
             inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, census=taken,
             fits={ov_levels.SETTING: " ".join(levels)} if levels else None,
         )  # fmt: skip
@@ -149,12 +149,12 @@ def build(
 
 
 def exported(
-    content: bytes, batch: Batch, outputs: tuple[TensorSpec, ...], model: Path
+    file: ModelFile, batch: Batch, outputs: tuple[TensorSpec, ...], model: Path
 ) -> tuple[bytes, dict[str, np.ndarray], dict[str, np.ndarray], Any]:
     """The blob of an ONNX model, what the compiled and the imported one give for `batch`, and the imported one. Raises ModelError."""
     core = _module().Core()
     try:
-        compiled = core.compile_model(core.read_model(io.BytesIO(content)), "CPU", SETTINGS)
+        compiled = core.compile_model(core.read_model(file.path if file.side else io.BytesIO(file.content)), "CPU", SETTINGS)
         blob = compiled.export_model().getvalue()
         imported = core.import_model(io.BytesIO(blob), "CPU", SETTINGS)
         return blob, _run_once(compiled, batch, outputs), _run_once(imported, batch, outputs), imported

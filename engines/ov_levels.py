@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.onnx_file import probe
+from engines.onnx_file import ModelFile, probe, read_verified
 from pipeline.errors import ConfigError, ModelError
 from pipeline.files import canonical_json
 from pipeline.platforms import cpu_facts
@@ -65,7 +65,7 @@ def asked_levels(settings: Mapping[str, Any], target: str) -> tuple[str, ...]:
 
 
 def export_levels(
-    content: bytes, work: Path, levels: Sequence[str], inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
+    file: ModelFile, work: Path, levels: Sequence[str], inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
     shapes: Mapping[str, AxisRange], native: Mapping[str, np.ndarray],
 ) -> None:  # fmt: skip
     """Write a blob a level to `work`, and `levels.json`: what share each runs in INT8 and how far its outputs are from the `native` blob's.
@@ -76,9 +76,13 @@ def export_levels(
     seen: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="qwarm-levels-") as scratch:
         folder = Path(scratch)
-        (folder / "model.onnx").write_bytes(content)
+        model = file.path.absolute()
+        if not file.side:
+            model = folder / "model.onnx"
+            model.write_bytes(file.content)
         declared = {"inputs": inputs, "outputs": outputs}
         plain: dict[str, Any] = {name: [spec.to_json() for spec in specs] for name, specs in declared.items()}
+        plain["model"] = str(model)
         plain["shapes"] = {name: axis.to_json() for name, axis in shapes.items()}
         (folder / "declared.json").write_text(json.dumps(plain), encoding="utf-8")
         for level in levels:
@@ -102,11 +106,11 @@ def main() -> None:
     declared = json.loads((folder / "declared.json").read_text(encoding="utf-8"))
     inputs, outputs = (tuple(TensorSpec.from_json(spec) for spec in declared[name]) for name in ("inputs", "outputs"))
     shapes = {name: AxisRange.from_json(axis) for name, axis in declared["shapes"].items()}
-    content = (folder / "model.onnx").read_bytes()
-    blob, _, got, imported = ov.exported(content, probe(inputs, shapes), outputs, folder / "model.onnx")
+    file = read_verified(Path(declared["model"]))
+    blob, _, got, imported = ov.exported(file, probe(inputs, shapes), outputs, file.path)
     (folder / "model.blob").write_bytes(blob)
     np.savez(folder / "outputs.npz", allow_pickle=False, **got)
-    print(json.dumps({"int8_share": ov.census(imported, content, row_sizes(inputs, shapes)).int8_share}))
+    print(json.dumps({"int8_share": ov.census(imported, file.content, row_sizes(inputs, shapes)).int8_share}))
 
 
 if __name__ == "__main__":

@@ -143,17 +143,17 @@ def build(
     """
     library = _library(target)
     options, recorded = _options(library, target, settings)
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     seeded = timing_seed(Store(), timing_key(platform.key_fields, recorded)) if target == TENSORRT else None
     with replacing_folder(folder) as work:
         for path in options.plugins:
             (work / PLUGINS).mkdir(exist_ok=True)
             (work / PLUGINS / path.name).write_bytes(path.read_bytes())
-        (work / PLAN).write_bytes(plan := build_plan(library, content, model, inputs, shapes, options, progress, seeded))
-        census = _census(library, plan, content, options, executed.row_sizes(inputs, shapes)) if unrunnable(target) is None else None
+        (work / PLAN).write_bytes(plan := build_plan(library, file, inputs, shapes, options, progress, seeded))
+        census = _census(library, plan, file.content, options, executed.row_sizes(inputs, shapes)) if unrunnable(target) is None else None
         engine = record(
-            work, content, target=target, precision=precision, settings=recorded, inputs=inputs, outputs=outputs, shapes=shapes, platform=platform,
-            census=census, fits={COMPATIBILITY: recorded[COMPATIBILITY]} if COMPATIBILITY in recorded else None,
+            work, file.content, target=target, precision=precision, settings=recorded, inputs=inputs, outputs=outputs, shapes=shapes,
+            platform=platform, census=census, fits={COMPATIBILITY: recorded[COMPATIBILITY]} if COMPATIBILITY in recorded else None,
         )  # fmt: skip
     progress(PROGRESS_STEPS, PROGRESS_STEPS, "")
     return engine

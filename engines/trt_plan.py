@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.contract import Progress
+from engines.onnx_file import ModelFile
 from pipeline.errors import ModelError, TargetError
 from pipeline.records import AxisRange, TensorSpec
 
@@ -45,7 +46,7 @@ class TimingSeed:
 
 
 def build_plan(
-    library: Any, content: bytes, model: Path, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange], options: PlanOptions,
+    library: Any, file: ModelFile, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange], options: PlanOptions,
     progress: Progress, seeded: TimingSeed | None = None,
 ) -> bytes:  # fmt: skip
     """The plan, with one optimization profile from `shapes`. An exception that `progress` raises cancels the build and is raised again.
@@ -60,10 +61,10 @@ def build_plan(
     # Before 11 a network is weakly typed unless told otherwise, and the flag's number is another: by name only, and only where it is needed.
     network = builder.create_network(1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "EXPLICIT_BATCH") else 0)
     parser = library.OnnxParser(network, log)
-    if not parser.parse(content):
+    if not (parser.parse_from_file(str(file.path)) if file.side else parser.parse(file.content)):
         said = [_said_of(parser.get_error(index)) for index in range(parser.num_errors)]
         raise ModelError(
-            "The parser refuses the model", where=str(model), expected="operators and Q/DQ that TensorRT takes",
+            "The parser refuses the model", where=str(file.path), expected="operators and Q/DQ that TensorRT takes",
             got=" | ".join(said)[:1500] or log.said(),
         )  # fmt: skip
     config = builder.create_builder_config()
@@ -81,7 +82,7 @@ def build_plan(
     if monitor.error is not None:
         raise monitor.error
     if plan is None:
-        raise ModelError("No plan could be built", where=str(model), expected="a plan", got=log.said())
+        raise ModelError("No plan could be built", where=str(file.path), expected="a plan", got=log.said())
     if seeded is not None:
         seeded.grown(config, config.get_timing_cache())
     return bytes(plan)

@@ -11,6 +11,7 @@ from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
 from pipeline.progress import bar
 from pipeline.records import ExportedModel, Platform, QuantizedModel
+from pipeline.side_files import verify_files
 from stages import paths
 
 
@@ -35,17 +36,18 @@ def run(target: str) -> str:
             expected=f"one of {', '.join(backend.SCHEMES[target])}",
             got=", ".join(config.quantize.schemes),
         )
-    quantized = QuantizedModel.load(paths.QUANTIZED / scheme / "quantized.json", next=f"run `dvc repro quantize@{scheme}`")
-    models = {"int8": paths.QUANTIZED / scheme / "model.onnx", "float32": paths.EXPORT / "model.onnx"}
+    again = f"run `dvc repro choose@{scheme}`"
+    quantized = QuantizedModel.load(paths.CHOSEN / scheme / "quantized.json", next=again)
+    models = {"int8": paths.CHOSEN / scheme / "model.onnx", "float32": paths.EXPORT / "model.onnx"}
     for path, wanted, found in (
         (models["int8"], quantized.onnx_sha256, sha256_file(models["int8"])),
         (models["float32"], exported.onnx_sha256, sha256_file(models["float32"])),
-        (paths.QUANTIZED / scheme / "quantized.json: float_sha256", exported.onnx_sha256, quantized.float_sha256),
+        (paths.CHOSEN / scheme / "quantized.json: the float model", exported.onnx_sha256, quantized.reference_sha256 or quantized.float_sha256),
     ):
         if wanted != found:
-            again = f"run `dvc repro quantize@{scheme}`"
             raise ModelError("A model is not the one its record names", where=str(path), expected=wanted, got=found, next=again)
     built, store, said = {}, Store(), {}
+    verify_files(models["float32"], exported.files)
     with replacing_folder(paths.ENGINES / target) as folder:
         for precision, model in models.items():
             with bar(f"build@{target}: {precision}") as report:

@@ -15,6 +15,7 @@ import tiny_onnx
 from engines import census as executed
 from engines import trt, trt_caches, trt_census, trt_plan
 from engines.caches import State, Store
+from engines.onnx_file import read_verified
 from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, TargetError
 from pipeline.gpus import Gpu
@@ -143,7 +144,7 @@ def test_a_build_starts_clean_from_a_junk_timing_cache_and_keeps_what_it_learned
     options = trt_plan.PlanOptions(compute_capabilities=("SM89",))
     seeded = trt_caches.timing_seed(store, key)
     assert seeded.seed == seed
-    plan = trt_plan.build_plan(library, model.read_bytes(), model, tiny_onnx.INPUTS, tiny_onnx.SHAPES, options, lambda *_: None, seeded)
+    plan = trt_plan.build_plan(library, read_verified(model), tiny_onnx.INPUTS, tiny_onnx.SHAPES, options, lambda *_: None, seeded)
     assert len(plan) > 1000
     found, kept = store.read(key, trt_caches.TIMING_FILE)
     assert found.state is State.HIT
