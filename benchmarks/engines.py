@@ -5,7 +5,7 @@
 - `load_over_build`: opening the stored engine, every byte hashed, over reading and compiling the ONNX with the target's own options: the median of
   the rounds' ratios, runtimes imported before the clock starts. `load_over_whole_build` is over our build, which also stores, compares and counts.
 - `int8_share` of multiply-accumulates, from each engine's census; `int8_speedup`, the float engine's p50 over the INT8 engine's, at batch 1.
-- `session_overhead_us`: a session's call less the bare runtime's call, medians of calls that take turns, on a network of a few thousand products.
+- `session_overhead_us`: a session's call less the bare runtime's call, in blocks that take turns, on a network of a few thousand products.
 - `kill_trials`, `wrong_reads`: a writer to the cache killed at a random moment, a thousand times, and reads that gave other bytes than were written.
 - `builders`: four processes that want one key at once; how often it was built, and how many got the right bytes.
 
@@ -127,7 +127,8 @@ def bare(session: Any) -> Callable[[dict[str, np.ndarray]], object]:
     slot = session._free.get()
     session._free.put(slot)
     if session.engine.target == "openvino-cpu":
-        return lambda rows: slot.infer(rows, share_inputs=True, share_outputs=False)
+        port = next(iter(session._ports.values()))
+        return lambda rows: slot.infer(rows, share_inputs=True, share_outputs=False)[port]
     names = [spec.name for spec in session.engine.outputs]
     return lambda rows: slot.run(names, rows)
 
@@ -142,13 +143,12 @@ def timed(call: Callable[[], object], count: int) -> list[float]:
 
 
 def overhead(ours: Callable[..., object], theirs: Callable[..., object], rows: dict[str, np.ndarray]) -> Figures:
-    """Blocks of either call take turns; the lower quartile of each, so that other processes on the machine count for little."""
-    times: dict[str, list[float]] = {"ours": [], "theirs": []}
-    for block in range(60):
+    """Blocks of either call take turns; of each the quickest twentieth of the blocks' medians, because other processes only ever add time."""
+    blocks: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for _ in range(200):
         for name, call in (("ours", ours), ("theirs", theirs)):
-            got = timed(lambda call=call: call(rows), 50)
-            times[name] += got[10:] if block else []
-    low = {name: statistics.quantiles(values, n=4)[0] for name, values in times.items()}
+            blocks[name].append(statistics.median(timed(lambda call=call: call(rows), 20)[5:]))
+    low = {name: statistics.quantiles(values, n=20)[0] for name, values in blocks.items()}
     return {"overhead_us": 1e6 * (low["ours"] - low["theirs"]), "overhead_share": low["ours"] / low["theirs"] - 1}
 
 
