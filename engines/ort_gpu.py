@@ -33,7 +33,7 @@ from pipeline.digests import sha256_bytes
 from pipeline.errors import ModelError, QwarmError, TargetError
 from pipeline.files import replacing_folder
 from pipeline.gpus import Gpu, first_gpu
-from pipeline.platforms import cuda_library_version, difference, package_version
+from pipeline.platforms import cuda_library_version, difference, package_version, version_numbers
 from pipeline.records import AxisRange, Engine, Platform, TensorSpec
 
 TARGETS = (CUDA, TENSORRT)
@@ -58,7 +58,11 @@ def unavailable(target: str) -> str | None:
         return f"this build of onnxruntime has no {PROVIDERS[target]}: `pip install onnxruntime-gpu`, in the version that pyproject.toml pins"
     if target == TENSORRT and importlib.util.find_spec("tensorrt") is None:
         return "tensorrt is not installed: `pip install tensorrt`, in the major version that onnxruntime is linked to (10 before 1.27)"
-    if target == TENSORRT and numbers(onnxruntime.__version__) < FIRST_FOR_11 and numbers(package_version("tensorrt"))[:1] != NEEDS_TENSORRT_10:
+    if (
+        target == TENSORRT
+        and version_numbers(onnxruntime.__version__) < FIRST_FOR_11
+        and version_numbers(package_version("tensorrt"))[:1] != NEEDS_TENSORRT_10
+    ):
         return f"onnxruntime {onnxruntime.__version__} is linked to TensorRT 10, not {package_version('tensorrt')}: `pip install 'tensorrt<11'`"
     return None
 
@@ -177,16 +181,6 @@ def _keep_timing(store: Store, key: Key, timing: Path) -> None:
         with store.locked(key) as refusal:
             if refusal is None:
                 store.keep(key, files)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """`10.13.3` as numbers, as far as they go."""
-    found = []
-    for part in text.split("."):
-        if not part.isdecimal():
-            break
-        found.append(int(part))
-    return tuple(found)
 
 
 def _refuse_untaken(runtime: Any, path: Path, target: str) -> None:

@@ -33,7 +33,7 @@ from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, TargetError
 from pipeline.files import replacing_folder
 from pipeline.gpus import Gpu, first_gpu
-from pipeline.platforms import difference, package_version
+from pipeline.platforms import difference, package_version, version_numbers
 from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 
 RTX, TENSORRT = "tensorrt-rtx", "tensorrt"
@@ -111,18 +111,12 @@ def misfit(target: str, wanted: Mapping[str, str]) -> list[str]:
     here = platform_key(target)
     compatible = wanted.get(COMPATIBILITY, "NONE")
     wanted = {name: value for name, value in wanted.items() if name != COMPATIBILITY}
-    ours, theirs = (_version(fields.get("compute_capability", "")) for fields in (here, wanted))
+    ours, theirs = (version_numbers(fields.get("compute_capability", "")) for fields in (here, wanted))
     if (compatible == "AMPERE_PLUS" and ours >= AMPERE) or (compatible == "SAME_COMPUTE_CAPABILITY" and ours == theirs):
         here |= {name: wanted[name] for name in ("gpu", "compute_capability")}
-    if _version(here.get("driver", "")) > _version(wanted.get("driver", "")) > ():
+    if version_numbers(here.get("driver", "")) > version_numbers(wanted.get("driver", "")) > ():
         here |= {name: wanted[name] for name in ("driver", "cuda_major") if name in wanted}
     return difference(wanted, here)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    """`580.65.06` as numbers; () for what is none, so that nothing is newer than it."""
-    parts = text.split(".")
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 def preload(target: str) -> None:

@@ -6,6 +6,7 @@ Standard library only: it runs on every `dvc repro` and on serving hosts.
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 from collections.abc import Mapping
@@ -78,6 +79,11 @@ def package_version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "absent"
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """`580.65.06` as numbers, as far as they go: () for what is no version, which is older than any."""
+    return tuple(int(part) for part in itertools.takewhile(str.isdecimal, text.split(".")))
 
 
 LIBRARIES = ("openvino", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx")
