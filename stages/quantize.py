@@ -38,7 +38,7 @@ def run(scheme: str) -> str:
             calibration=calibration, classes=classes, progress=report,
         )  # fmt: skip
     decibels = "without limit" if quantized.search_sqnr_db is None else f"{quantized.search_sqnr_db:.1f} dB"
-    left = ", ".join(f"{node.node} ({node.reason})" for node in quantized.float_nodes) or "none"
+    left = "; ".join(quantized.left_in_float) or "none"
     rounded = ", ".join(f"{name} {'without limit' if db is None else f'{db:.1f} dB'}" for name, db in quantized.variants.items())
     zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in quantized.zero_channels.items())
     return (
