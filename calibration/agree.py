@@ -31,6 +31,8 @@ BOUND_DB = 20.0
 EQUAL_DB = 150.0
 """Stands for equal tensors where decibels are subtracted."""
 NOT_FINITE_DB = -999.0
+MASKED = 1e30
+"""From here on a float32 stands for infinity in front of a Softmax, and would drown all scores."""
 SUSPECT_DB = 3.0
 """A tensor is suspect from this much above the bound: half of the difference that the bound allows."""
 MATTERS_DB = 10.0
@@ -70,12 +72,12 @@ def agree(
 
 
 def decibel(wanted: np.ndarray, got: np.ndarray) -> float | None:
-    """SQNR in dB, null for equal arrays; -999 for other shapes and for numbers that are not finite on one side only."""
+    """SQNR in dB, null for equal arrays; -999 for other shapes and for numbers not finite (or a mask's) on one side only."""
     if wanted.shape != got.shape:
         return NOT_FINITE_DB
     if wanted.dtype.kind == "f":
-        finite = np.isfinite(wanted) & np.isfinite(got)
-        if (np.isfinite(wanted) != np.isfinite(got)).any():
+        finite, same = (np.abs(side) < MASKED for side in (wanted, got))  # False for NaN
+        if (finite != same).any():
             return NOT_FINITE_DB
         wanted, got = wanted[finite], got[finite]
     return sqnr_db(wanted, got)

@@ -78,7 +78,7 @@ def markdown(
         ]
         text += [f"- all-zero channels of `{weight}`: {', '.join(map(str, channels))}" for weight, channels in model.zero_channels.items()]
         text += [f"- chosen: {choice.chosen}: {choice.why}" for choice in choices if choice.scheme == model.scheme]
-        text += [f"- left in float: `{node.node}` ({node.operator}): {node.reason}" for node in model.float_nodes]
+        text += [f"- left in float: {line}" for line in model.left_in_float]
     return "\n".join([*text, "", "Reproduce: `make repro` (or `dvc repro`) in this repository; `qwarm stage summary` prints the table again.", ""])
 
 

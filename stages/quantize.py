@@ -75,7 +75,7 @@ def quantized(
 def described(made: QuantizedModel, search: SearchResult) -> str:
     """The result in one line."""
     decibels = "without limit" if made.search_sqnr_db is None else f"{made.search_sqnr_db:.1f} dB"
-    left = ", ".join(f"{node.node} ({node.reason})" for node in made.float_nodes) or "none"
+    left = "; ".join(made.left_in_float) or "none"
     rounded = ", ".join(f"{name} {'without limit' if db is None else f'{db:.1f} dB'}" for name, db in made.variants.items())
     zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in made.zero_channels.items())
     met = "" if search.met is None else f"; max_drift {search.max_drift:g} {'is' if search.met else 'is NOT'} met: {search.written.worst_drift:.2g}"
