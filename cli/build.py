@@ -66,10 +66,11 @@ def build_file(
 
 def _executed(engine: Engine) -> dict[str, Any]:
     if engine.census is None:
-        return {"int8_share": None, "in_float": {}}
+        return {"int8_share": None, "in_float": {}, "conversions": {}}
     return {
         "int8_share": engine.census.int8_share,
-        "in_float": {layer.name: layer.precision for layer in engine.census.layers if layer.precision != "INT8"},
+        "in_float": {layer.name: f"{layer.precision} ({layer.why})" for layer in engine.census.layers if layer.precision != "INT8"},
+        "conversions": dict(engine.census.conversions),
     }
 
 
@@ -86,6 +87,8 @@ def describe_report(report: Mapping[str, Any]) -> str:
     else:
         slow = ", ".join(f"{node} in {precision}" for node, precision in list(report["in_float"].items())[:SHOWN])
         lines.append(f"{report['int8_share']:.1%} of multiply-accumulates in INT8" + (f"; not: {slow}" if slow else ""))
+        if report["conversions"]:
+            lines.append("layers that only convert: " + ", ".join(f"{count} {kind}" for kind, count in report["conversions"].items()))
     if (again := report.get("rebuild")) is not None:
         bytes_said = "equal bytes" if again["equal_bytes"] else f"other bytes in {', '.join(again['differing_files'])}"
         ran = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,15 @@ def refuse_misfit(misfit: Sequence[str], target: str, next: str) -> None:
     """Raise TargetError with the lines that say how an engine's platform is not this machine's, if there are any."""
     if misfit:
         raise TargetError("This is another platform than the engine's", where=target, expected="equal keys", got="; ".join(misfit), next=next)
+
+
+def refuse_other_tensors(engine: Engine, inputs: Iterable[str], outputs: Iterable[str], where: Path) -> None:
+    """Raise TargetError unless what a runtime opened has the record's inputs, all of them, and its outputs, perhaps among others."""
+    for kind, specs, found, all_of_them in (("inputs", engine.inputs, set(inputs), True), ("outputs", engine.outputs, set(outputs), False)):
+        declared = {spec.name for spec in specs}
+        if declared - found or (all_of_them and found - declared):
+            what, next = f"The engine has other {kind} than its record", "build it again: the record is of another engine"
+            raise TargetError(what, where=str(where), expected=", ".join(sorted(declared)), got=", ".join(sorted(found)), next=next)
 
 
 def only_known(settings: Mapping[str, Any], known: tuple[str, ...], target: str) -> None:

@@ -95,6 +95,8 @@ class Store:
             self._evict(self.max_bytes, self.folder(key))
         except QwarmError as error:
             return f"{error.what} ({error.got})"
+        except OSError as error:  # from the eviction: the entry itself is there
+            return f"the cache is over its limit ({error})"
         return None
 
     @contextlib.contextmanager
@@ -204,25 +206,26 @@ class Store:
         except BlockingIOError:
             return False
         try:
-            aside = Path(tempfile.mkdtemp(prefix=f".gone-{folder.name}.", dir=self.root))
-            folder.rename(aside / folder.name)
+            with tempfile.TemporaryDirectory(prefix=".gone-", dir=self.root, ignore_cleanup_errors=True) as aside:
+                folder.rename(Path(aside) / folder.name)
         except FileNotFoundError:
             return False
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
             os.close(descriptor)
         return True
 
     def _lock(self, digest: str, *, wait: bool) -> int:
         """A descriptor that holds the lock until it is closed. Raises OSError where it cannot be made, BlockingIOError where it is held."""
         path = self.root / LOCKS / digest
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(exist_ok=True)
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-                    return descriptor
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                        return descriptor
             except BaseException:
                 os.close(descriptor)
                 raise

@@ -29,7 +29,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.building import only_known, record, refuse_misfit, start
+from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
 from engines.census import row_sizes
 from engines.contract import NO_SETTINGS, Progress, Session, silent
 from engines.onnx_file import probe, same_outputs
@@ -154,6 +154,7 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> ONNXRuntimeSessio
         raise
     except Exception as error:  # the binding's exceptions have no common base but Exception
         raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="a graph it stored itself", got=said(error)) from error
+    refuse_other_tensors(engine, (port.name for port in session.get_inputs()), (port.name for port in session.get_outputs()), folder / GRAPH)
     return ONNXRuntimeSession(engine, session, concurrency)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ FLOAT_KERNELS = frozenset(
     {"Attention", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "GemmFloat8", "MatMul", "MatMulNBits",
      "MultiHeadAttention", "NhwcFusedConv", "SparseToDenseMatMul"}
 )  # fmt: skip
+CONVERTING_KERNELS = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear", "ReorderInput", "ReorderOutput"})
 PRECISION_NAMES = {"float": "FP32", "float16": "FP16", "bfloat16": "BF16", "double": "FP64"}
 ADDED = (re.compile(r"(_token_\d+|_nchwc|_nhwc|_quant)$"), re.compile(r"/[^/]*$"))
 """What graph optimizations append to a node's name; the second only where the first is not there."""
@@ -43,13 +45,17 @@ def take_census(
         got = dict(zip(outputs, session.run(outputs, dict(batch)), strict=True))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     names = {node.name for node in model.graph.node} | {output for node in model.graph.node for output in node.output}
-    layers = []
+    layers, conversions = [], Counter[str]()
     for event in events:
         name, operator = str(event.get("name", "")), str(event.get("args", {}).get("op_name", ""))
-        if event.get("cat") == "Node" and name.endswith("_kernel_time") and operator in INT8_KERNELS | FLOAT_KERNELS:
+        if event.get("cat") != "Node" or not name.endswith("_kernel_time"):
+            continue
+        if operator in CONVERTING_KERNELS:
+            conversions[operator] += 1
+        if operator in INT8_KERNELS | FLOAT_KERNELS:
             types = [kind for shaped in event["args"]["input_type_shape"] for kind in shaped]
             layers.append(executed.RuntimeLayer(operator, _precision(operator, types), (original(name.removesuffix("_kernel_time"), names),)))
-    return executed.take(model, sizes, layers), got
+    return executed.take(model, sizes, layers, conversions), got
 
 
 def _precision(operator: str, types: list[str]) -> str:

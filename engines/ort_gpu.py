@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from engines import ort
-from engines.building import record, refuse_misfit, start
+from engines.building import record, refuse_misfit, refuse_other_tensors, start
 from engines.caches import Key, Store
 from engines.census import row_sizes
 from engines.contract import NO_SETTINGS, Progress, silent
@@ -162,6 +162,7 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> BoundSession:
             session = _session(runtime, str(Path(private) / stored), ort.session_options(runtime, "ORT_DISABLE_ALL"), target, told)
         except Exception as error:  # the binding's exceptions have no common base but Exception
             raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="what it stored itself", got=ort.said(error)) from error
+    refuse_other_tensors(engine, (port.name for port in session.get_inputs()), (port.name for port in session.get_outputs()), folder / stored)
     return BoundSession(runtime, engine, session, concurrency, graphs=bool(engine.recipe["settings"].get("cuda_graphs", False)))
 
 

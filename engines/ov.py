@@ -24,6 +24,7 @@ import os
 import platform as host
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ import numpy as np
 
 from engines import census as executed
 from engines import ov_levels
-from engines.building import only_known, record, refuse_misfit, start
+from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
 from engines.onnx_file import ModelFile, probe, same_outputs
 from engines.stored import verified_bytes
@@ -58,6 +59,7 @@ ISA_FIELDS = ("isa", "isa_flags", "max_cpu_isa")
 MULTIPLYING_LAYERS = frozenset(
     {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "Subgraph", "ScaledDotProductAttention", "RNNSeq", "RNNCell"}
 )
+CONVERTING_LAYERS = frozenset({"Convert", "FakeQuantize", "Reorder"})
 PRECISION_NAMES = {"i8": executed.INT8, "u8": executed.INT8, "f32": "FP32", "bf16": "BF16", "f16": "FP16"}
 _FIRST_TENSOR = threading.Lock()
 
@@ -176,6 +178,9 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> OpenVINOSession:
         compiled = ov.Core().import_model(io.BytesIO(content), "CPU", _properties(engine))
     except RuntimeError as error:
         raise TargetError("OpenVINO refuses the engine", where=str(folder / name), expected="a blob for this machine", got=_said(error)) from error
+    refuse_other_tensors(
+        engine, (port.get_any_name() for port in compiled.inputs), (n for p in compiled.outputs for n in p.get_names()), folder / name
+    )
     return OpenVINOSession(engine, compiled, concurrency)
 
 
@@ -187,15 +192,17 @@ def census(compiled: Any, model: bytes, sizes: dict[str, int]) -> Census:
     """
     import onnx
 
-    layers = []
+    layers, conversions = [], Counter[str]()
     for operation in compiled.get_runtime_model().get_ordered_ops():
         facts = {name: str(value.astype(str)) for name, value in operation.get_rt_info().items()}
+        if facts["layerType"] in CONVERTING_LAYERS:
+            conversions[facts["layerType"]] += 1
         if facts["layerType"] not in MULTIPLYING_LAYERS:
             continue
         said = {_precision(facts["runtimePrecision"]), _precision(facts["primitiveType"].rpartition("_")[2])}
         precision = executed.INT8 if said == {executed.INT8} else min(said - {executed.INT8})
         layers.append(executed.RuntimeLayer(facts["layerType"], precision, tuple(facts["originalLayersNames"].split(","))))
-    return executed.take(onnx.load_from_string(model), sizes, layers)
+    return executed.take(onnx.load_from_string(model), sizes, layers, conversions)
 
 
 class OpenVINOSession(Session):

@@ -22,8 +22,8 @@ from typing import Any
 
 from engines import census as executed
 from engines import trt_census
-from engines.building import only_known, record, refuse_misfit, start
-from engines.caches import Store
+from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
+from engines.caches import Key, Store
 from engines.contract import NO_SETTINGS, Progress, silent
 from engines.stored import copy_checked, verified_bytes
 from engines.trt_caches import runtime_key, timing_key, timing_seed
@@ -179,13 +179,21 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> TensorRTSession:
     cuda_engine = runtime.deserialize_cuda_engine(content)
     if cuda_engine is None:
         raise TargetError("The runtime refuses the plan", where=str(folder / PLAN), expected="a plan for this GPU", got=log.said())
-    names = sorted(cuda_engine.get_tensor_name(index) for index in range(cuda_engine.num_io_tensors))
-    if names != (declared := sorted(spec.name for spec in (*engine.inputs, *engine.outputs))):
-        raise TargetError("The plan has other tensors than its record", where=str(folder / PLAN), expected=str(declared), got=str(names))
-    gpu_here = first_gpu()
-    kept = (Store(), runtime_key(engine, engine.key_fields, gpu_here)) if engine.target == RTX and gpu_here else None
+    names = [cuda_engine.get_tensor_name(index) for index in range(cuda_engine.num_io_tensors)]
+    taken = {name for name in names if cuda_engine.get_tensor_mode(name) == library.TensorIOMode.INPUT}
+    refuse_other_tensors(engine, taken, set(names) - taken, folder / PLAN)
+    kept = _runtime_cache(engine) if engine.target == RTX else None
     graphs = bool(engine.recipe["settings"].get("cuda_graphs", False))
     return TensorRTSession(library, engine, cuda_engine, concurrency, graphs=graphs, kept=kept)
+
+
+def _runtime_cache(engine: Engine) -> tuple[Store, Key] | None:
+    """Where the runtime cache of a plan is kept on this host; None on one that has no place for it, which costs only time."""
+    here = first_gpu()
+    try:
+        return (Store(), runtime_key(engine, engine.key_fields, here)) if here else None
+    except ConfigError:
+        return None
 
 
 def _library(target: str) -> Any:
@@ -251,7 +259,7 @@ def _census(library: Any, plan: bytes, content: bytes, options: PlanOptions, siz
         raise TargetError("The runtime refuses the plan that was built", where="census", expected="a plan for this GPU", got=log.said())
     inspector = cuda_engine.create_engine_inspector()
     text = inspector.get_engine_information(library.LayerInformationFormat.JSON)
-    return executed.take(onnx.load_from_string(content), sizes, trt_census.layers(text))
+    return executed.take(onnx.load_from_string(content), sizes, trt_census.layers(text), trt_census.overhead(text))
 
 
 def _capabilities(library: Any, target: str, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -216,6 +216,17 @@ class QuantizedModel(Record):
     reference_sha256: str | None = None
     """The float model that the search rows' figures are against, where it is another than `float_sha256`: the export, after QAT changed weights."""
 
+    @property
+    def left_in_float(self) -> tuple[str, ...]:
+        """A line for each reason and operator, with the first nodes that it holds for."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for node in self.float_nodes:
+            groups.setdefault((node.operator, node.reason), []).append(node.node)
+        return tuple(
+            f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''} ({operator}): {reason}"
+            for (operator, reason), names in groups.items()
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Epoch(Record):
@@ -272,41 +283,35 @@ class Choice(Record):
     candidates: dict[str, Candidate]
     max_drift: float | None
 
-    @property
-    def left_in_float(self) -> tuple[str, ...]:
-        """A line for each reason and operator, with the first nodes that it holds for."""
-        groups: dict[tuple[str, str], list[str]] = {}
-        for node in self.float_nodes:
-            groups.setdefault((node.operator, node.reason), []).append(node.node)
-        return tuple(
-            f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''} ({operator}): {reason}"
-            for (operator, reason), names in groups.items()
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class CensusLayer(Record):
-    """One layer as the runtime really executes it; `macs` for one row."""
+    """One layer as the runtime really executes it; `macs` for one row. `why` it is not in INT8, empty where it is."""
 
     name: str
     operator: str
     precision: str
     macs: int
+    why: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Census(Record):
-    """Which precision really executes: `int8_share` is the INT8 part of all multiply-accumulates, 0 to 1."""
+    """Which precision really executes: `int8_share` is the INT8 part of all multiply-accumulates, 0 to 1.
+
+    `conversions` counts the layers that only change a type or a layout, by the runtime's name of their kind.
+    """
 
     layers: tuple[CensusLayer, ...]
     int8_share: float
+    conversions: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Engine(Record):
     """One built engine: a folder with `engine.json` (this) and the files it lists."""
 
-    SCHEMA: ClassVar[str] = "qwarm.engine/1"
+    SCHEMA: ClassVar[str] = "qwarm.engine/2"
     target: str
     precision: str
     model_sha256: str
