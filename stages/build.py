@@ -9,7 +9,6 @@ from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
 from pipeline.progress import bar
 from pipeline.records import ExportedModel, Platform, QuantizedModel
-from pipeline.side_files import verify_files
 from stages import paths
 
 
@@ -44,7 +43,6 @@ def run(target: str) -> str:
         if wanted != found:
             again = f"run `dvc repro quantize@{scheme}`"
             raise ModelError("A model is not the one its record names", where=str(path), expected=wanted, got=found, next=again)
-    verify_files(models["float32"], exported.files)
     built = {}
     with replacing_folder(paths.ENGINES / target) as folder:
         for precision, model in models.items():
