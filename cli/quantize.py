@@ -177,7 +177,7 @@ def _ranges(model: Path, exported: ExportedModel, rows: Rows, asked: Asked, prog
 
 
 def _quantizer(scheme: str) -> Callable[..., QuantizedModel]:
-    from stages.quantize import QUANTIZERS
+    from stages.schemes import QUANTIZERS
 
     return QUANTIZERS[scheme]
 

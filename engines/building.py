@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,16 @@ def start(
     """
     if precision not in PRECISIONS:
         raise ConfigError("Unknown precision", where=f"engine of {target}", expected=" or ".join(PRECISIONS), got=precision)
-    same_platform(platform.key_fields, key_here, target, f"run `dvc repro platform@{target}`")
+    refuse_misfit(difference(platform.key_fields, key_here), target, f"run `dvc repro platform@{target}`")
     file = read_verified(model)
     check_declared(file.content, inputs, outputs, model)
     return file
 
 
-def same_platform(wanted: Mapping[str, str], found: Mapping[str, str], target: str, next: str) -> None:
-    """Raise TargetError naming each field of an engine's platform that is not this machine's."""
-    if differing := difference(wanted, found):
-        raise TargetError("This is another platform than the engine's", where=target, expected="equal keys", got="; ".join(differing), next=next)
+def refuse_misfit(misfit: Sequence[str], target: str, next: str) -> None:
+    """Raise TargetError with the lines that say how an engine's platform is not this machine's, if there are any."""
+    if misfit:
+        raise TargetError("This is another platform than the engine's", where=target, expected="equal keys", got="; ".join(misfit), next=next)
 
 
 def only_known(settings: Mapping[str, Any], known: tuple[str, ...], target: str) -> None:
@@ -52,8 +52,12 @@ def only_known(settings: Mapping[str, Any], known: tuple[str, ...], target: str)
 def record(
     work: Path, content: bytes, *, target: str, precision: str, settings: Mapping[str, Any], inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...], shapes: dict[str, AxisRange], platform: Platform, census: Census | None,
+    fits: Mapping[str, str] | None = None,
 ) -> Engine:  # fmt: skip
-    """Write engine.json beside the files that lie in `work`. Equal recipes may share an engine; the files' digests say which one this is."""
+    """Write engine.json beside the files that lie in `work`. Equal recipes may share an engine; the files' digests say which one this is.
+
+    `fits`: key fields beside the platform's own, which tell the backend's `misfit` where else the engine runs.
+    """
     recipe = {
         "model_sha256": sha256_bytes(content),
         "target": target,
@@ -67,7 +71,7 @@ def record(
         precision=precision,
         model_sha256=sha256_bytes(content),
         platform_key=platform.key,
-        key_fields=platform.key_fields,
+        key_fields={**platform.key_fields, **(fits or {})},
         recipe=recipe,
         recipe_sha256=sha256_json(recipe),
         inputs=inputs,

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pipeline.errors import ConfigError, TargetError
+from pipeline.gpus import Gpu
 from pipeline.records import AxisRange, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch, check_inputs
 
@@ -49,6 +50,12 @@ class Backend(Protocol):
 
     def platform_key(self, target: str) -> dict[str, str]:
         """What makes an engine of `target` invalid when it changes."""
+
+    def gpu(self, target: str) -> Gpu | None:
+        """The GPU that engines of `target` run on: None for a target of the CPU, and where there is none."""
+
+    def misfit(self, target: str, wanted: Mapping[str, str]) -> list[str]:
+        """One line for each of an engine's key fields, `wanted`, that keeps it from running here; none when it fits, though it may not be equal."""
 
     def preload(self, target: str) -> None:
         """Import the runtime and nothing more, so that a trial can tell its import from loading an engine."""

@@ -13,7 +13,6 @@ import numpy as np
 
 import engines
 from engines.contract import Run, Session
-from pipeline.platforms import fingerprint
 from pipeline.records import AxisRange, Engine, TensorSpec
 from pipeline.side_files import save_model
 
@@ -32,10 +31,10 @@ def build_once(
         model.write_bytes(content)
     else:
         save_model(content, model)
-    platform = fingerprint(target, backend.platform_key(target), backend.unavailable(target), backend.unrunnable(target))
     return backend.build(
-        model, folder / "engine", target=target, precision=precision, inputs=inputs, outputs=outputs, shapes=dict(shapes), platform=platform
-    )
+        model, folder / "engine", target=target, precision=precision, inputs=inputs, outputs=outputs, shapes=dict(shapes),
+        platform=engines.platform_here(target),
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

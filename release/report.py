@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.records import Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
+from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
 from release.agreement import loss_text
 from release.data_report import data_section
 from release.summary import figure_text, interval_text, limit_text, lines
@@ -52,6 +52,7 @@ def markdown(
     quantized: Sequence[QuantizedModel],
     roles: Roles,
     cost: LeakCost | None = None,
+    choices: Sequence[Choice] = (),
 ) -> str:
     """The whole report."""
     text = [f"# {name} {version}", "", headline(name, version, evidences), ""]
@@ -76,6 +77,7 @@ def markdown(
             f"Scheme `{model.scheme}` by {model.quantizer}: {model.quantize_linear} QuantizeLinear, {model.dequantize_linear} DequantizeLinear.",
         ]
         text += [f"- all-zero channels of `{weight}`: {', '.join(map(str, channels))}" for weight, channels in model.zero_channels.items()]
+        text += [f"- chosen: {choice.chosen}: {choice.why}" for choice in choices if choice.scheme == model.scheme]
         text += [f"- left in float: {line}" for line in model.left_in_float]
     return "\n".join([*text, "", "Reproduce: `make repro` (or `dvc repro`) in this repository; `qwarm stage summary` prints the table again.", ""])
 

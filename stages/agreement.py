@@ -81,13 +81,13 @@ def journey(target: str, exported: ExportedModel, rows: Batch) -> Attribution:
 def _quantized(target: str, engine: Engine) -> tuple[QuantizedModel, onnx.ModelProto]:
     """The Q/DQ model that the engine was built from, and its record."""
     for scheme in engines.backend(target).SCHEMES[target]:
-        record = paths.QUANTIZED / scheme / "quantized.json"
+        record = paths.CHOSEN / scheme / "quantized.json"
         if record.is_file() and (quantized := QuantizedModel.load(record)).onnx_sha256 == engine.model_sha256:
-            return quantized, read_model(paths.QUANTIZED / scheme / "model.onnx")
+            return quantized, read_model(paths.CHOSEN / scheme / "model.onnx")
     raise ModelError(
         "The engine was built from another Q/DQ model",
         where=str(paths.ENGINES / target / "int8"),
-        expected=f"one of {', '.join(engines.backend(target).SCHEMES[target])} in {paths.QUANTIZED}",
+        expected=f"one of {', '.join(engines.backend(target).SCHEMES[target])} in {paths.CHOSEN}",
         got=f"model {engine.model_sha256}",
         next=f"run `dvc repro build@{target}`",
     )

@@ -9,8 +9,7 @@ import numpy as np
 
 import engines
 from pipeline.arrays import read_arrays
-from pipeline.config import TOP1, Config, load_config
-from pipeline.loading import load_object
+from pipeline.config import Config, load_config
 from pipeline.padding import cut
 from pipeline.progress import bar, track
 from pipeline.records import (
@@ -25,11 +24,11 @@ from pipeline.records import (
     Validation,
     WarmupPlan,
 )  # fmt: skip
-from release import drift, gates
+from release import drift, gates, known_metrics
 from release.bindings import bindings
 from stages import agreement, paths
 from stages.hardware import not_measured, now
-from stages.rows import joined, role_batches, role_manifest
+from stages.rows import joined, role_batches, role_columns, role_manifest
 from warmup.coldstart import engine_command, measure
 from warmup.plan import axis_rungs, ladder_plan, pad_to_plan, rungs
 
@@ -61,6 +60,7 @@ def run(target: str) -> str:
                 census=int8.census,
                 agreement=agreed,
                 attribution=attributed,
+                engine_bytes=sum(file.bytes for file in int8.files.values()),
             )
             done = sum(trial.variant == "warm" for trial in trials)
             wanted = min(config.gates.trials, config.gates.max_trials - done)
@@ -73,7 +73,7 @@ def run(target: str) -> str:
 
 def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
     """Run both engines over the validation role, on the same batches padded as a host pads them; every output is compared."""
-    function = None if config.gates.metric == TOP1 else load_object(config.gates.metric)
+    function = known_metrics.function(config.gates.metric)
     specs, ladder = config.model.input_specs(), axis_rungs(plan)
     batch_rows = max(rungs(plan))
     outputs: dict[str, list[dict[str, np.ndarray]]] = {"int8": [], "float32": []}
@@ -95,6 +95,8 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
         function=function,
         classes=config.data.labels is not None,
         validation_root=role.merkle_root,
+        class_names=role_manifest(config, "validation").class_names,
+        slices=role_columns(config, "validation", config.gates.slices),
     )
 
 

@@ -177,14 +177,14 @@ def test_activations_beyond_float16_keep_float32_and_it_is_said(tmp_path: Path) 
     assert report["high_precision"] == "float32"
     assert set(report["beyond_float16"]) >= {"c"}
     assert report["sqnr_db"] > 30
-    assert "modelopt" not in sys.modules
+    assert "modelopt.onnx" not in sys.modules
     types = {tensor.data_type for tensor in onnx.load(tmp_path / "int8.onnx").graph.initializer}
     assert onnx.TensorProto.FLOAT16 not in types
     assert lint_file(tmp_path / "int8.onnx", "tensorrt", {}, run=False)["verdict"] == "PASS"
 
 
 def test_cpu_refuses_a_process_with_modelopt_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "modelopt", sys)
+    monkeypatch.setitem(sys.modules, "modelopt.onnx", sys)
     refused(tmp_path, conv_net(tmp_path / "float.onnx"), rows(tmp_path / "rows.npz", x=images(40)), QuantizeError, "patches ONNX Runtime")
 
 

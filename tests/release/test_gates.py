@@ -87,7 +87,7 @@ def validation(
         )
         found.append(process("float", 1.2, 2.0, 1.1))
     report = ColdStartReport("openvino-cpu", "cd" * 32, "12" * 32, "2026-12-01T00:00:00+00:00", tuple(found))
-    return Validation("openvino-cpu", BOUND_TO, rows or drift(), report, census(share), agreed or agreement(), ATTRIBUTION)
+    return Validation("openvino-cpu", BOUND_TO, rows or drift(), report, census(share), 2_500_000, agreed or agreement(), ATTRIBUTION)
 
 
 def judged(measured: Validation, limits: GatesConfig = LIMITS, *, required: bool = True, undecided: gates.Undecided = "leave-out") -> Evidence:
@@ -115,7 +115,7 @@ def test_a_good_build_ships_with_every_figure() -> None:
         "float_accuracy": 0.975, "int8_accuracy": 0.975, "drop": 0.0, "agreement": 0.99, "sqnr_db": 25.0, "validation_rows": 2000.0,
         "int8_share": 0.95, "trials": 15.0, "cold_first_over_p50": 9.0, "warm_first_over_p50": 1.1, "cold_first_request_ms": 9.0,
         "warm_first_request_ms": 1.1, "steady_p50_ms": 1.0, "float_p50_ms": 2.0, "speedup": 2.0, "ready_ms": 300.0, "peak_rss_mb": 80.0,
-        "steady_p99_ms": 1.1,
+        "steady_p99_ms": 1.1, "engine_mb": 2.5,
     }  # fmt: skip
     assert evidence.figures == pytest.approx(expected)
 

@@ -68,7 +68,7 @@ def mixed() -> bytes:
 
 def project(root: Path, target: str, built: bytes, scheme: str = "cpu", content: bytes = b"") -> ExportedModel:
     """A tree as the stages leave it: the right Q/DQ model (`content`), and an engine whose record names it, built from `built`."""
-    folder = root / paths.QUANTIZED / scheme
+    folder = root / paths.CHOSEN / scheme
     folder.mkdir(parents=True)
     content = content or network()
     (folder / "model.onnx").write_bytes(content)
@@ -168,7 +168,7 @@ def test_a_broken_runtime_fails_and_names_its_node(tmp_path: Path, monkeypatch: 
 def test_an_engine_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported = project(tmp_path, "openvino-cpu", network())
     monkeypatch.chdir(tmp_path)
-    (paths.QUANTIZED / "cpu" / "quantized.json").unlink()
+    (paths.CHOSEN / "cpu" / "quantized.json").unlink()
     with pytest.raises(ModelError, match="another Q/DQ model"):
         agreement.measure("openvino-cpu", exported, ROWS)
 
