@@ -128,8 +128,11 @@ class Session(abc.ABC):
 
         Raises InputError when a name, dtype, rank or size is not what the engine declares; nothing is converted.
         """
-        with self.lease() as run:
-            return run(inputs)
+        slot = self._take()
+        try:
+            return self._checked(slot, inputs)
+        finally:
+            self._free.put(slot)
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[Run]:
@@ -138,14 +141,18 @@ class Session(abc.ABC):
         Threads that hold leases at the same time are on different slots for certain: that is how a warm-up reaches all of them.
         Raises TargetError when the session is closed.
         """
-        slot = self._free.get()
-        if self._closed:
-            self._free.put(slot)
-            raise TargetError("The session is closed", where=self.engine.target, expected="an open session", next="open the engine again")
+        slot = self._take()
         try:
             yield functools.partial(self._checked, slot)
         finally:
             self._free.put(slot)
+
+    def _take(self) -> Any:
+        slot = self._free.get()
+        if self._closed:
+            self._free.put(slot)
+            raise TargetError("The session is closed", where=self.engine.target, expected="an open session", next="open the engine again")
+        return slot
 
     def _checked(self, slot: Any, inputs: Batch) -> dict[str, np.ndarray]:
         check_inputs(inputs, self.engine.inputs, self.engine.shapes)

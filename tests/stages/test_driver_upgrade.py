@@ -42,10 +42,10 @@ def build(model, folder, *, target, **given):
         return real["build"](model, folder, target=target, **given)
     settings, progress = given.pop("settings"), given.pop("progress")
     declared = {name: given[name] for name in ("precision", "inputs", "outputs", "platform")}
-    content = start(model, target=target, key_here=trt.platform_key(target), **declared)
+    file = start(model, target=target, key_here=trt.platform_key(target), **declared)
     with replacing_folder(folder) as work:
         (work / "model.plan").write_text(trt.first_gpu().driver)
-        return record(work, content, target=target, settings={}, census=None, **given)
+        return record(work, file.content, target=target, settings={}, census=None, **given)
 
 trt.build = build
 """
@@ -93,9 +93,9 @@ class Project:
         exported = ExportedModel(sha256, "", "", "", 19, tiny.INPUTS, tiny.OUTPUTS, tiny.SHAPES, (), 0, {})
         exported.save(base / "export" / "exported.json")
         for scheme in ("cpu", "tensorrt"):
-            (base / "quantized" / scheme).mkdir(parents=True)
-            quantized = sha256_file(tiny.conv_net(base / "quantized" / scheme / "model.onnx", scheme=scheme))
-            QuantizedModel(scheme, quantized, sha256, "", "", 0, 0, (), (), 0, None, None, {}).save(base / "quantized" / scheme / "quantized.json")
+            (base / "chosen" / scheme).mkdir(parents=True)
+            quantized = sha256_file(tiny.conv_net(base / "chosen" / scheme / "model.onnx", scheme=scheme))
+            QuantizedModel(scheme, quantized, sha256, "", "", 0, 0, (), (), 0, None, None, {}).save(base / "chosen" / scheme / "quantized.json")
 
     def probe(self, **changes: Any) -> None:
         (self.folder / "probe.json").write_text(json.dumps(GPU | changes))
