@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.options import pairs_of, sizes_of
+from cli.quantize_search import searched
 from cli.rows import Rows, read_rows
 from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, QuantizeError, RangeError
@@ -35,7 +36,10 @@ Progress = Callable[[int, int, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What the command line asks for. `search`: rows that judge; without them the first calibration rows do. `ranges`: taken before."""
+    """What the command line asks for. `search`: rows that judge; without them the first calibration rows do. `ranges`: taken before.
+
+    `float_layers`: nodes or torch modules that stay in float. `max_drift`: beyond this error power over the output's, layers go back to float.
+    """
 
     scheme: str
     method: str = METHOD
@@ -48,6 +52,8 @@ class Asked:
     save_ranges: Path | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     min_sqnr_db: float = MIN_SQNR_DB
+    float_layers: tuple[str, ...] = ()
+    max_drift: float | None = None
 
 
 def quantize_file(path: Path, calibration: Path, out: Path, asked: Asked, progress: Progress = lambda *_: None) -> dict[str, Any]:
@@ -59,15 +65,18 @@ def quantize_file(path: Path, calibration: Path, out: Path, asked: Asked, progre
     are no outliers. Raises ConfigError, DataError, ModelError, RangeError, QuantizeError or Refused.
     """
     from calibration.dynamic import follow_batch
+    from calibration.float_layers import resolve
     from calibration.onnx_model import as_exported, axis_ranges, describe, read_model
     from calibration.quantizable import refuse_unquantizable
     from calibration.safe_names import name_nodes
     from calibration.side_files import save_model
+    from calibration.variants import Job
 
     _check_asked(path, out, asked)
     model = read_model(path)
     found = describe(model)
     name_nodes(model)
+    in_float = resolve(model, asked.float_layers, "--float-layer")
     _refuse_quantized(model, path)
     rows = _rows(calibration, found.inputs, asked)
     first = rows.first(JUDGED_ROWS)
@@ -89,9 +98,14 @@ def quantize_file(path: Path, calibration: Path, out: Path, asked: Asked, progre
         outliers = {row for entry in ranges.outliers for row in entry.rows}
         judges = _rows(asked.search, found.inputs, asked) if asked.search else rows
         judged = judges.first(JUDGED_ROWS, () if asked.search or len(outliers) >= len(rows.ids) else outliers)
-        record = _quantizer(asked.scheme)(
-            work / "model.onnx", exported, ranges, work / "quantized", judged, classes=_has_classes(exported), progress=progress
-        )
+        if asked.max_drift is None:
+            record = _quantizer(asked.scheme)(
+                work / "model.onnx", exported, ranges, work / "quantized", judged,
+                float_layers=in_float, classes=_has_classes(exported), progress=progress,
+            )  # fmt: skip
+        else:
+            job = Job(work / "model.onnx", exported, ranges, judged)
+            record = searched(asked.scheme, job, work / "quantized", asked.max_drift, in_float, classes=_has_classes(exported), progress=progress)
         _lint(work / "quantized" / "model.onnx", asked.scheme)
         _refuse_far(record, ranges, asked)
         with replacing(out) as temporary:
@@ -108,6 +122,10 @@ def _check_asked(path: Path, out: Path, asked: Asked) -> None:
     for value, known, option in ((asked.scheme, SCHEMES, "--scheme"), (asked.method, tuple(PARAMETERS), "--method")):
         if value not in known:
             raise ConfigError(f"Unknown value of {option}", where=option, expected=" or ".join(known), got=value)
+    if asked.max_drift is not None and not 0 < asked.max_drift < 1:
+        raise ConfigError(
+            "The drift is no part of the output's power", where="--max-drift", expected="more than 0, less than 1", got=str(asked.max_drift)
+        )
     if asked.min_rows < 1:
         raise ConfigError("There must be a calibration row", where="--min-rows", expected="1 or more", got=str(asked.min_rows))
     if out.is_dir() or out.resolve() == path.resolve():
@@ -253,13 +271,29 @@ def quantize(
     save_ranges: Annotated[Path | None, typer.Option(help="write the ranges")] = None,
     size: Annotated[list[str] | None, typer.Option(metavar="AXIS=N", help="size of a dynamic axis that the rows do not show")] = None,
     min_sqnr_db: Annotated[float, typer.Option(help="a result further from the float model is refused")] = MIN_SQNR_DB,
+    float_layer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="a node or torch module that stays in float")] = None,
+    max_drift: Annotated[float | None, typer.Option(help="error power over the output's (0.01 is 20 dB): beyond it layers go back to float")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
     """Quantize an ONNX file to INT8 Q/DQ for a scheme. Refuses, and then writes nothing, what would give a silent failure."""
     from pipeline.progress import bar
 
     columns, sizes = pairs_of(column, "--column", "NAME=COLUMN"), sizes_of(size)
-    asked = Asked(scheme, method, min_rows, columns, preprocess, quarantine, search, ranges, save_ranges, sizes, min_sqnr_db)
+    asked = Asked(
+        scheme,
+        method,
+        min_rows,
+        columns,
+        preprocess,
+        quarantine,
+        search,
+        ranges,
+        save_ranges,
+        sizes,
+        min_sqnr_db,
+        tuple(float_layer or ()),
+        max_drift,
+    )
     with bar(f"quantize: {model.name}") as progress:
         report = quantize_file(model, calibration, out, asked, progress)
     typer.echo(json.dumps(report) if json_output else describe_report(report))

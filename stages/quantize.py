@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import engines
 from calibration.ranges import check_bound
 from calibration.rounding.methods import Calibration
@@ -25,7 +27,7 @@ def budget(config: Config) -> Budget | None:
     return None if asked.max_drift is None else Budget(asked.max_drift, asked.max_slowdown, asked.search_seconds)
 
 
-def deployment(scheme: str, targets: list[str], schemes: list[str], exported: ExportedModel) -> Deployment:
+def deployment(scheme: str, targets: Collection[str], schemes: Collection[str], exported: ExportedModel) -> Deployment:
     """Those of `targets` that run here and would be built from `scheme`, each with its deployed options.
 
     What a search measures on them is a choice and does not ship, so it is bound to this machine's facts in the search's own cache and to nothing in
@@ -58,7 +60,7 @@ def run(scheme: str) -> str:
     with bar(f"quantize@{scheme}") as report:
         quantized, search = quantize(
             RULES[scheme], job, by_method, paths.QUANTIZED / scheme, budget(config),
-            deployment(scheme, list(config.targets), list(config.quantize.schemes), exported),
+            deployment(scheme, config.targets, config.quantize.schemes, exported),
             float_layers=float_layers(config), classes=config.data.labels is not None, progress=report,
         )  # fmt: skip
     return described(quantized, search)

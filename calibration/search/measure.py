@@ -21,7 +21,7 @@ from pipeline.tensors import AxisRange, Batch
 if TYPE_CHECKING:
     import onnx
 
-SCREENED = 32
+SCREENED = 16
 """Search rows that order candidates; every search row judges a point."""
 ROWS = 8
 """Rows that run at once."""

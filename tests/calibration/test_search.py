@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from tiny_quantize import Prepared, calibration_of, model_of, prepared
 
 from calibration import cpu_scheme, tensorrt_scheme
-from calibration.exposing import Opener, Run
-from calibration.ranges import collect_each
+from calibration.exposing import Opener
 from calibration.search.frontier import ALL_FLOAT, MET, NO_GAIN, PLAIN_MET, TIME, Budget
 from calibration.search.run import Deployment, quantize
 from calibration.variants import Job
 from engines.once import deployed
-from pipeline.errors import ModelError
 from pipeline.records import QuantizedModel, Ranges
-from pipeline.search_records import SearchJournal, SearchResult
+from pipeline.search_records import SearchResult
 
 TEXT = """net (float[n, 3, 12, 12] image) => (float[n, 6] logits) {
     a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (image, stem_w, stem_b)
