@@ -28,7 +28,7 @@ def searched(
     Raises QuantizeError where the search ends without that.
     """
     import engines
-    from calibration.search.frontier import Budget
+    from calibration.search.budget import Budget
     from calibration.search.run import quantize
     from stages.quantize import deployment
     from stages.schemes import RULES

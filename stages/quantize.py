@@ -7,7 +7,7 @@ from collections.abc import Collection
 import engines
 from calibration.ranges import check_bound
 from calibration.rounding.methods import Calibration
-from calibration.search.frontier import Budget
+from calibration.search.budget import Budget
 from calibration.search.run import Deployment, quantize
 from calibration.variants import Job
 from engines.once import deployed

@@ -15,7 +15,8 @@ from tiny_quantize import Prepared, calibration_of, model_of, prepared
 from calibration import cpu_scheme, tensorrt_scheme
 from calibration.exposing import Opener, Run, as_written
 from calibration.ranges import collect_each
-from calibration.search.frontier import ALL_FLOAT, MET, NO_GAIN, PLAIN_MET, TIME, Budget
+from calibration.search.budget import Budget
+from calibration.search.frontier import ALL_FLOAT, MET, NO_GAIN, PLAIN_MET, TIME
 from calibration.search.run import Deployment, quantize
 from calibration.variants import Job
 from engines.once import deployed
