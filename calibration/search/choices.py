@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from calibration.float_layers import activations_only
@@ -34,7 +34,8 @@ class Choices:
     ) -> None:
         self._rules, self._job, self._variant, self._named = rules, job, variant, float_layers
         self._measure, self._budget, self.journal = measure, budget, journal
-        self._fits: dict[tuple[str, ...], Variant] = {}
+        self._fit: tuple[frozenset[str], Variant] | None = None
+        """The last one: of a large model not many would fit into memory."""
 
     def knows(self, layers: frozenset[str]) -> bool:
         """Whether `screen` would measure nothing."""
@@ -67,13 +68,13 @@ class Choices:
                 return sketch
         return self._measure.point(added, layers, self.fit(layers, dict.fromkeys(layers, "search")).model)
 
-    def fit(self, layers: Collection[str], reasons: Mapping[str, str]) -> Variant:
+    def fit(self, layers: frozenset[str], reasons: Mapping[str, str]) -> Variant:
         """The variant with `layers` in float and the others fitted to that; `reasons` say why."""
-        key, reasons = tuple(sorted(layers)), {**self._named, **reasons}
-        if key not in self._fits:
+        reasons = {**self._named, **reasons}
+        if self._fit is None or self._fit[0] != layers:
             start = nearest(self._rules, self._job, self._variant.source, self._variant.ranges, reasons)
-            self._fits[key] = fitted(self._rules, self._job, start, reasons) if self._variant.rounded else start
-        made = self._fits[key]
+            self._fit = layers, fitted(self._rules, self._job, start, reasons) if self._variant.rounded else start
+        made = self._fit[1]
         placement = self._rules.checked(made.source, made.model, self._job, made.ranges, made.rounded, reasons)
         return dataclasses.replace(made, placement=placement)
 

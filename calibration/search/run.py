@@ -68,7 +68,7 @@ def quantize(
             costed = costs(source, job.exported, layers)
             found = Search(layers, candidates(source, layers), costed, adjacent(source), choices, budget, progress).run()
             if chosen := found.points[found.chosen].float_layers:
-                made = {best: choices.fit(chosen, found.reasons)}
+                made = {best: choices.fit(frozenset(chosen), found.reasons)}
     digests = {name: sha256_bytes(serialized(variant.model)) for name, variant in made.items()}
     result = SearchResult(
         scheme=rules.scheme,

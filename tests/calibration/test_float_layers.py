@@ -139,3 +139,15 @@ def test_an_activation_is_still_quantized_behind_its_clip(net: Prepared) -> None
     readers = [node.op_type for node in model.graph.node if clip.output[0] in node.input]
     assert readers == ["QuantizeLinear"]
     assert next(node for node in model.graph.node if node.name == "block.middle").output[0] == clip.input[0]
+
+
+def test_an_exported_models_layers_have_the_names_of_torch(
+    tiny_root: Path, tiny_model: Callable[..., ModelConfig], batch: Batch, tmp_path: Path
+) -> None:
+    export(tiny_model("build"), tiny_root, tmp_path / "model", batch)
+    model = onnx.load(tmp_path / "model" / "model.onnx")
+    modules = dict(load_object("model.py:build", tiny_root)().named_modules())
+    found = modules_of(model)
+    assert found
+    assert {module.replace(".scale", "_scale") for module in found.values()} <= set(modules)
+    assert list(resolve(model, ["layer_scale"])) == ["layer.scale.0"]
