@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -9,9 +12,13 @@ from tiny_quantize import Prepared, calibration_of, model_of, prepared, run
 
 from calibration import cpu_scheme, tensorrt_scheme
 from calibration.cpu_placement import place
+from calibration.export import export
 from calibration.float_layers import activations_only, modules_of, resolve
 from calibration.variants import FITTED, NEAREST, Job, Rules, Variant, nearest, variants
+from pipeline.config import ModelConfig
 from pipeline.errors import QuantizeError
+from pipeline.loading import load_object
+from pipeline.tensors import Batch
 
 TEXT = """net (float[n, 3, 10, 10] image) => (float[n, 8, 20] scores) {
     a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (image, stem_w, stem_b)
