@@ -128,7 +128,7 @@ def searched(work: Path, out: Path) -> Figures:
     """qwarm with layers in float, chosen on the search rows: at least 28 dB if that costs no more than 1.05 of plain INT8's latency."""
     from calibration.ranges import collect_each
     from calibration.rounding.methods import Calibration
-    from calibration.search.frontier import Budget
+    from calibration.search.budget import Budget
     from calibration.search.run import Deployment, quantize
     from calibration.variants import Job
     from engines.once import deployed
