@@ -116,7 +116,7 @@ class ModelConfig(Section):
 class TrainingConfig(Section):
     """How `quantize.qat` trains (calibration/qat): at most `epochs` over at most `rows` rows of the role `train`, `batch_rows` at a time.
 
-    `learning_rate`: how far a step may move a weight, in steps of its INT8 grid, before a cosine takes it to zero (calibration/qat/adam.py);
+    `learning_rate`: how far a step may move a layer's output, over how far rounding its weights does; a cosine takes it to zero (qat/adam.py);
     `patience`: epochs without a better SQNR on the search rows that end it.
     """
 

@@ -20,13 +20,25 @@ import fleet
 from cli.init import init
 from cli.stage import stage
 from pipeline.errors import DataError, InputError
-from pipeline.records import DriftReport, Engine, Evidence, Interval, QuantizedModel, Validation, Verdict, WarmupPlan
+from pipeline.records import (
+    Choice,
+    DriftReport,
+    Engine,
+    Evidence,
+    ExportedModel,
+    Interval,
+    QuantizedModel,
+    Training,
+    Validation,
+    Verdict,
+    WarmupPlan,
+)
 from release.agreement import loss_text
 from warmup.plan import axis_rungs
 
 TARGET = "openvino-cpu"
-CHAIN = ("data", "roles", "model", "export", "ranges", "quantize tensorrt", "cost", f"platform {TARGET}", f"build {TARGET}", f"warm {TARGET}",
-         f"validate {TARGET}", f"gate {TARGET}", "report", "release", "summary")  # fmt: skip
+CHAIN = ("data", "roles", "model", "export", "ranges", "quantize tensorrt", "qat", "choose tensorrt", "cost", f"platform {TARGET}",
+         f"build {TARGET}", f"warm {TARGET}", f"validate {TARGET}", f"gate {TARGET}", "report", "release", "summary")  # fmt: skip
 KEY = "build/release/development.pub"
 LOCK = "schema: '2.0'\nstages: {}\n"
 """Stands in for what `dvc repro` writes: here no DVC runs, and the manifest then names no upstream entries."""
@@ -43,6 +55,8 @@ def shrink(folder: Path, kind: str) -> None:
     params["gates"] |= {"trials": 5, "max_trials": 5, "requests": 20, "max_drop": 0.2}
     if kind == "text":
         params["gates"]["min_reference"] = 0.5
+    else:
+        params["quantize"] |= {"qat": "always", "training": {"epochs": 2, "rows": 150}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
 
 
@@ -58,6 +72,7 @@ def released(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     (folder / "build" / "data").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("QWARM_CACHE", str(folder / "cache"))
         for command in CHAIN:
             stage(*command.split())
         yield folder
@@ -157,6 +172,21 @@ class TestArrays:
         text = (released / "build/report/report.md").read_text()
         assert "metric_drop" in text
         assert "accuracy" not in text.partition("## Data roles")[0].replace("accuracy_drop", "")
+
+    def test_weights_were_trained_without_labels_and_competed_against_the_float_model(self, released: Path) -> None:
+        training = Training.load(released / "build/qat/training.json")
+        assert (training.ran, training.scheme, training.rows, len(training.epochs)) == (True, "tensorrt", 150, 2)
+        assert set(training.bound_to) >= {"train_root", "calibration_root", "search_root", "model_sha256"}
+        exported = [ExportedModel.load(released / f"build/{folder}/exported.json") for folder in ("export", "qat/export")]
+        assert exported[1].checkpoint_sha256 == training.checkpoint_sha256 != exported[0].checkpoint_sha256
+        choice = Choice.load(released / "build/chosen/tensorrt/choice.json")
+        quantized = QuantizedModel.load(released / "build/chosen/tensorrt/quantized.json")
+        assert set(choice.candidates) == {"ptq", "qat"}
+        assert choice.candidates[choice.chosen].onnx_sha256 == quantized.onnx_sha256
+        assert choice.candidates["ptq"].onnx_sha256 == QuantizedModel.load(released / "build/quantized/tensorrt/quantized.json").onnx_sha256
+        assert (quantized.reference_sha256 or quantized.float_sha256) == exported[0].onnx_sha256
+        assert "chosen: " in (released / "build/report/report.md").read_text()
+        assert not list(released.glob("cache/qat/*"))  # nothing is left of a training that has ended
 
     def test_a_host_answers_with_both_outputs_and_no_labels(self, released: Path, tmp_path: Path) -> None:
         with fleet.open(released / "build/release/arrays-0.1.0", state=tmp_path, key=KEY) as served:
