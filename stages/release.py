@@ -9,11 +9,11 @@ from engines import backend
 from pipeline.config import load_config
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Platform, Roles
-from release import bundle, pyz, signing
+from release import bundle, pyz, signing, waivers
 from release.bindings import belong, bindings
 from release.provenance import provenance
 from stages import paths
-from stages.report import evidences
+from stages.evidence import evidences
 
 HOST_PACKAGES = ("numpy",)
 SIGNED_HOST_PACKAGES = ("cryptography",)
@@ -29,6 +29,7 @@ def run() -> str:
     prove_disjoint(roles)
     platforms = {target: Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`") for target in shipping}
     belong(found, {target: bindings(config, exported, roles, platform) for target, platform in platforms.items()})
+    waivers.refuse_outdated(found, config.release, waivers.today())
     sign = config.release.sign
     key = signing.open_key(sign.key, development=sign.development) if sign else None
     packages = {package: package_version(package) for package in (*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()))}
