@@ -241,13 +241,17 @@ class WaiversConfig(Section):
 
 
 class ReleaseConfig(Section):
-    """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise."""
+    """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise.
+
+    `card`: a Markdown file of yours on intended use, limits and licence, for the model card.
+    """
 
     name: str
     version: str
     undecided: Literal["refuse", "leave-out"] = "leave-out"
     sign: SignConfig | None = None
     waivers: WaiversConfig = WaiversConfig()
+    card: str | None = None
 
     @field_validator("name")
     @classmethod

@@ -9,9 +9,10 @@ from engines import backend
 from pipeline.config import load_config
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Platform, Roles
-from release import bundle, pyz, signing, waivers
+from release import additions, bundle, pyz, signing, waivers
 from release.bindings import belong, bindings
 from release.provenance import provenance
+from release.published import refuse_published
 from stages import paths
 from stages.evidence import evidences
 
@@ -22,6 +23,7 @@ SIGNED_HOST_PACKAGES = ("cryptography",)
 
 def run() -> str:
     config = load_config(paths.PARAMS)
+    refuse_published(config.release.name, config.release.version)
     found = evidences()
     shipping = [evidence.target for evidence in bundle.decide(found)]
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
@@ -47,6 +49,7 @@ def run() -> str:
         roles=roles,
         preprocess=(Path(source), function),
         host_packages=packages,
+        additions=additions.additions(config, exported, roles, found, packages),
         provenance=provenance(paths.LOCK, config.model_dump(mode="json")),
         staging=paths.PACKING,
         key=key,
