@@ -26,6 +26,9 @@ check: setup ## lint, format and types
 bench-env: ## install what only benchmarks need
 	@scripts/setup dev,bench
 
+serving-env: ## a real Triton server, and Kubernetes' and CI vendors' schemas, in an environment of their own: for tests that are skipped without it
+	@python3.11 -m venv .serving && .serving/bin/pip install -q nvidia-pytriton==0.7.0 kubernetes-validate==1.37.0 check-jsonschema==0.38.1
+
 lock: setup ## write constraints.txt, the versions of everything that the pins pull in
 	@scripts/lock
 

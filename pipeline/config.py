@@ -243,7 +243,8 @@ class WaiversConfig(Section):
 class ReleaseConfig(Section):
     """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise.
 
-    `card`: a Markdown file of yours on intended use, limits and licence, for the model card.
+    `card`: a Markdown file of yours on intended use, limits and licence, for the model card. `native_triton`: model repositories for Triton's own
+    backends too, which hold the model a second time.
     """
 
     name: str
@@ -252,6 +253,7 @@ class ReleaseConfig(Section):
     sign: SignConfig | None = None
     waivers: WaiversConfig = WaiversConfig()
     card: str | None = None
+    native_triton: bool = True
 
     @field_validator("name")
     @classmethod

@@ -137,5 +137,7 @@ def inside(labels: int) -> list[tuple[str, str]]:
         ("targets/T/expected.npz", "the recorded output of each warm-up row; a host that disagrees does not get ready"),
         ("targets/T/evidence.json", "each gate's verdict with figure, interval and limit"),
         ("MODEL_CARD.md, LICENCES.md", "for people: what was shown and what was not; the licences of what a host installs"),
+        ("triton/", "model repositories for Triton: `python` opens this bundle and warms it; the others are for Triton's own backends"),
+        ("kubernetes/", "an image, a Deployment with probes, a Service"),
         ("sbom.cdx.json", "what a host installs and what that pulls in, as CycloneDX"),
     ]

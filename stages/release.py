@@ -37,19 +37,21 @@ def run() -> str:
     packages = {package: package_version(package) for package in (*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()))}
     for platform in platforms.values():
         packages |= runtime_versions(platform)
+    engines = {target: paths.ENGINES / target / "int8" for target in shipping}
+    warm = {target: paths.WARM / target for target in shipping}
     source, _, function = config.data.preprocess.partition(":")
     folder = bundle.pack(
         paths.RELEASE,
         name=config.release.name,
         version=config.release.version,
         evidences=found,
-        engines={target: paths.ENGINES / target / "int8" for target in shipping},
-        warm={target: paths.WARM / target for target in shipping},
+        engines=engines,
+        warm=warm,
         exported=exported,
         roles=roles,
         preprocess=(Path(source), function),
         host_packages=packages,
-        additions=additions.additions(config, exported, roles, found, packages),
+        additions=additions.additions(config, exported, roles, found, packages, engines=engines, warm=warm, quantized=paths.QUANTIZED),
         provenance=provenance(paths.LOCK, config.model_dump(mode="json")),
         staging=paths.PACKING,
         key=key,
