@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import compare as compare_command
+from cli import diff as diff_command
 from cli import doctor as doctor_command
 from cli import firewall as firewall_command
 from cli import gate as gate_command
@@ -56,6 +57,7 @@ app.command(name="gate")(gate_command.gate)
 app.command(name="lint")(lint_command.lint)
 app.command(name="compare")(compare_command.compare)
 app.command(name="quantize")(quantize_command.quantize)
+app.command(name="diff")(diff_command.diff)
 app.command(name="waive")(waive_command.waive)
 
 
