@@ -14,6 +14,7 @@ from cli import firewall as firewall_command
 from cli import gate as gate_command
 from cli import init as init_command
 from cli import lint as lint_command
+from cli import publish as publish_command
 from cli import quantize as quantize_command
 from cli import stage as stage_command
 from cli import waive as waive_command
@@ -58,6 +59,7 @@ app.command(name="lint")(lint_command.lint)
 app.command(name="compare")(compare_command.compare)
 app.command(name="quantize")(quantize_command.quantize)
 app.command(name="diff")(diff_command.diff)
+app.command(name="publish")(publish_command.publish)
 app.command(name="waive")(waive_command.waive)
 
 
