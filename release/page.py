@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
-from release import charts
+from pipeline.records import Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from release import charts, compatibility
 from release.changes import Change
 from release.data_report import data_section
 from release.report import headline
@@ -34,6 +34,7 @@ def render(
     since: tuple[str, Sequence[Change]] | None,
     made_from: Mapping[str, str],
     now: datetime.datetime,
+    platforms: Mapping[str, Platform] | None = None,
 ) -> str:
     """The page's text. `searches`: by scheme, SQNR gained by each layer alone in float; `inputs`: the rows, or why they cannot be shown.
 
@@ -56,6 +57,7 @@ def render(
         parity=exported.parity,
         since=since,
         made_from=made_from,
+        compatibility=(compatibility.HEADER, compatibility.rows(evidences, platforms or {})),
         now=now.strftime("%Y-%m-%d %H:%M UTC"),
     )
 

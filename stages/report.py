@@ -11,7 +11,7 @@ from pipeline.config import Config, load_config
 from pipeline.errors import QwarmError
 from pipeline.files import read_json, replacing_folder, write_json, write_text
 from pipeline.platforms import package_version
-from pipeline.records import Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
+from pipeline.records import Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
 from release import page, report
 from release.previous import since
 from release.provenance import TOOLS, code_sha256
@@ -31,6 +31,7 @@ def run() -> str:
     versions = {tool: package_version(tool) for tool in TOOLS}
     name, version = config.release.name, config.release.version
     code = code_sha256()
+    platforms = {target: Platform.load(paths.platform(target)) for target in config.targets if paths.platform(target).is_file()}
     html = page.render(
         name=name,
         version=version,
@@ -44,8 +45,9 @@ def run() -> str:
         since=since(paths.RELEASE, config, found, roles, {**versions, "qwarm code": code[:16]}),
         made_from={"git revision": _revision(), "qwarm code": code, **versions},
         now=datetime.datetime.now(datetime.UTC),
+        platforms=platforms,
     )
-    text = report.markdown(name, version, found, exported, quantized, roles, cost)
+    text = report.markdown(name, version, found, exported, quantized, roles, cost, platforms)
     with replacing_folder(paths.REPORT) as folder:
         write_text(folder / "report.html", html)
         write_text(folder / "report.md", text)

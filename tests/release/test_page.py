@@ -22,6 +22,7 @@ from pipeline.records import (
     ExportedModel,
     FloatNode,
     Parity,
+    Platform,
     QuantizedModel,
     Role,
     Roles,
@@ -32,7 +33,7 @@ from pipeline.records import (
     Verdict,
     WorstRow,
 )  # fmt: skip
-from release import gates, page, thumbnail
+from release import compatibility, gates, page, thumbnail
 from release.changes import Change
 from release.summary import figure_text, interval_text, limit_text
 
@@ -138,6 +139,16 @@ def test_a_refusal_and_a_waiver_are_on_top_in_red() -> None:
     assert "by Ada" in text
     refused = rendered(evidences=[dataclasses.replace(judged, ships=False, refuses=True, verdict=Verdict.FAIL), absent])
     assert 'class="banner refused"' in refused
+
+
+def test_compatibility_is_taken_from_evidence_and_platform() -> None:
+    platform = Platform("openvino-cpu", "k", {"openvino": "2026.4.1", "os": "Linux", "isa": "amx"}, "m", {}, {}, None)
+    judged, absent = evidences()
+    judged = dataclasses.replace(judged, machine={"cpu_model": "Xeon", "cores": "2", "isa": "amx"})
+    found = compatibility.rows([judged, absent], {"openvino-cpu": platform})
+    assert found[0] == ("openvino-cpu", "Xeon, 2 cores, amx", "-", "openvino 2026.4.1", "PASS", "1.1 ms", "1 ms", "2026-12-01")
+    assert found[1][4:] == ("NOT_MEASURED", "-", "-", "2026-12-04")
+    assert "openvino 2026.4.1" in rendered(platforms={"openvino-cpu": platform})
 
 
 @pytest.mark.parametrize(("hours", "text"), [(0.5, "less than an hour old"), (1, "1 hour old"), (47, "47 hours old"), (50, "2 days old")])
