@@ -10,10 +10,7 @@ import numpy as np
 from calibration.agree import EQUAL_DB, MATTERS_DB, Sides, parting, sources_of
 from calibration.exposing import as_written, float_tensors
 from calibration.hops import counterparts, unscaled
-from calibration.lint_rules import one_scale
-from calibration.lint_view import View
 from calibration.rounding.channels import groups_of
-from pipeline.macs import MULTIPLYING, node_key
 from pipeline.records import Parting
 from pipeline.tensors import Batch
 
@@ -45,14 +42,3 @@ def layer_losses(first: onnx.ModelProto, second: onnx.ModelProto, rows: Batch) -
         if fall > 0 and fall > worst.get(found.node, (0.0, found))[0]:
             worst[found.node] = (fall, found)
     return tuple(found for _, found in sorted(worst.values(), key=lambda entry: -entry[0]))
-
-
-def causes(model: onnx.ModelProto) -> dict[str, str]:
-    """What the weights alone tell of a layer, by node: one scale for channels of very different size."""
-    view = View(model)
-    found = {}
-    for index, node in enumerate(view.nodes):
-        if node.op_type in MULTIPLYING:
-            for finding in one_scale(view, node):
-                found[node_key(node, index)] = finding.got
-    return found

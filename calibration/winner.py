@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.float_layers import NONE
+from calibration.float_operators import kept_in_float
 from calibration.parity import sqnr_db
 from calibration.runtime import run_session, session
 from calibration.scheme import zero_channels
@@ -60,7 +61,7 @@ def finish(
             quantize_linear=placement.quantize_linear,
             dequantize_linear=placement.dequantize_linear,
             quantized_nodes=placement.quantized_nodes,
-            float_nodes=placement.float_nodes,
+            float_nodes=(*placement.float_nodes, *kept_in_float(models[best])),
             search_rows=len(next(iter(job.rows.values()))),
             search_sqnr_db=judged[best][0],
             search_agreement=judged[best][1],

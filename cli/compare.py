@@ -114,34 +114,32 @@ def judge_drift(found: Breakdown, min_sqnr_db: float, max_drop: float | None) ->
     return verdict, tuple(reasons)
 
 
-def blamed_layers(first: Path, second: Path, rows: Rows) -> list[dict[str, Any]]:
-    """The operators of B that lose most on the first rows, the worst first, with what their weights tell; none where a side is an engine."""
+def blamed_layers(first: Path, second: Path, rows: Rows) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Why B is far from A, where both are ONNX files: the operators that lose most on the first rows, the worst first, and layers whose 8-bit
+    weights are too coarse, by the SQNR in dB of their worst tenth of channels.
+    """
     if first.is_dir() or second.is_dir():
-        return []
-    from calibration.layer_loss import causes, layer_losses
+        return [], {}
+    from calibration.layer_loss import layer_losses
     from calibration.onnx_model import describe, read_model
+    from calibration.rounding.check import coarse_layers
 
     models = [read_model(path) for path in (first, second)]
-    fixed = [axis for model in models if isinstance(axis := describe(model).batch_axis, int)]
-    count = max([*fixed, CHUNK.opt])
-    if len(set(fixed)) > 1:
-        return []
-    found = rows.first(count)
-    batch = {name: np.resize(array, (count, *array.shape[1:])) if fixed else array for name, array in found.items()}
-    known = causes(models[1])
-    return [{**layer.to_json(), "cause": known.get(layer.node, "")} for layer in layer_losses(models[0], models[1], batch)[:SHOWN]]
+    fixed = {axis for model in models if isinstance(axis := describe(model).batch_axis, int)}
+    layers: list[dict[str, Any]] = []
+    if len(fixed) <= 1:
+        count = fixed.pop() if fixed else min(CHUNK.opt, len(rows.ids))
+        batch = {name: np.resize(array, (count, *array.shape[1:])) for name, array in rows.first(count).items()}
+        layers = [layer.to_json() for layer in layer_losses(models[0], models[1], batch)[:SHOWN]]
+    return layers, dict(coarse_layers(models[0], models[1])[:SHOWN])
 
 
-def describe_verdict(verdict: Verdict, reasons: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> str:
+def describe_verdict(verdict: Verdict, reasons: Sequence[str], layers: Sequence[Mapping[str, Any]], coarse: Mapping[str, float]) -> str:
     """What the comparison comes to, in lines for a person."""
     lines = [f"verdict: {verdict.name}" + "".join(f"; {reason}" for reason in reasons)]
-    if layers:
-        lines.append("layers that lose most:")
-        lines += [
-            f"  {layer['node']} ({layer['operator']}): {_db(layer['before_db'])} before it, {_db(layer['sqnr_db'])} behind"
-            + (f"; {layer['cause']}" if layer["cause"] else "")
-            for layer in layers
-        ]
+    for layer in layers:
+        lines.append(f"  loses most: {layer['node']} ({layer['operator']}): {_db(layer['before_db'])} before it, {_db(layer['sqnr_db'])} behind")
+    lines += [f"  weights too coarse: {name}: {value:.1f} dB in its worst channels; a scale a channel mends it" for name, value in coarse.items()]
     return "\n".join(lines)
 
 
@@ -197,8 +195,8 @@ def compare(
             raise ConfigError("There are no labels to be right about", where=f"--pairs {pairs}", expected="labels in the data", got="none")
         write_text(pairs, lines)
     verdict, reasons = judge_drift(found, min_sqnr_db, max_drop)
-    layers = blamed_layers(first, second, rows) if verdict is Verdict.FAIL else []
+    layers, coarse = blamed_layers(first, second, rows) if verdict is Verdict.FAIL else ([], {})
     report: dict[str, Any] = {"first": str(first), "second": str(second), "data": str(data), "data_root": rows.root, **found.to_json()}
-    report |= {"verdict": verdict.name, "reasons": list(reasons), "layers": layers}
-    typer.echo(json.dumps(report) if json_output else f"{describe_report(found)}\n{describe_verdict(verdict, reasons, layers)}")
+    report |= {"verdict": verdict.name, "reasons": list(reasons), "layers": layers, "coarse_weights_db": coarse}
+    typer.echo(json.dumps(report) if json_output else f"{describe_report(found)}\n{describe_verdict(verdict, reasons, layers, coarse)}")
     raise typer.Exit(verdict.exit_code)

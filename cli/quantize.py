@@ -15,6 +15,7 @@ import typer
 from calibration.rounding.methods import EVERY, Calibration, Methods
 from cli.options import pairs_of, sizes_of
 from cli.quantize_report import SHOWN, describe, report
+from cli.quantize_search import searched
 from cli.rows import Rows, read_rows
 from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, QuantizeError, RangeError
@@ -39,6 +40,7 @@ class Asked:
     """What the command line asks for. `search`: rows that judge; without them the first calibration rows do. `ranges`: taken before.
 
     `methods`: how weights are fitted on the calibration rows.
+    `float_layers`: nodes or torch modules that stay in float. `max_drift`: beyond this error power over the output's, layers go back to float.
     """
 
     scheme: str
@@ -53,6 +55,8 @@ class Asked:
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     min_sqnr_db: float = MIN_SQNR_DB
     methods: Methods = EVERY
+    float_layers: tuple[str, ...] = ()
+    max_drift: float | None = None
 
 
 def quantize_file(
@@ -67,14 +71,17 @@ def quantize_file(
     DataError, ModelError, RangeError, QuantizeError or Refused.
     """
     from calibration.dynamic import follow_batch
+    from calibration.float_layers import resolve
     from calibration.onnx_model import as_exported, axis_ranges, describe, read_model
     from calibration.quantizable import refuse_unquantizable
     from calibration.safe_names import name_nodes
+    from calibration.variants import Job
 
     _check_asked(path, out, asked)
     model = read_model(path)
     found = describe(model)
     name_nodes(model)
+    in_float = resolve(model, asked.float_layers, "--float-layer")
     _refuse_quantized(model, path)
     rows = _rows(calibration, found.inputs, asked)
     first = rows.first(JUDGED_ROWS)
@@ -97,10 +104,14 @@ def quantize_file(
         judges = _rows(asked.search, found.inputs, asked) if asked.search else rows
         judged = judges.first(JUDGED_ROWS, () if asked.search or len(outliers) >= len(rows.ids) else outliers)
         fitting = Calibration(lambda: rows.batches(BATCH_ROWS), rows.ids, asked.methods)
-        record = _quantizer(asked.scheme)(
-            work / "model.onnx", exported, ranges, work / "quantized", judged,
-            calibration=fitting, classes=_has_classes(exported), progress=progress, limit=limit,
-        )  # fmt: skip
+        if asked.max_drift is None:
+            record = _quantizer(asked.scheme)(
+                work / "model.onnx", exported, ranges, work / "quantized", judged,
+                calibration=fitting, float_layers=in_float, classes=_has_classes(exported), progress=progress, limit=limit,
+            )  # fmt: skip
+        else:
+            job = Job(work / "model.onnx", exported, ranges, judged, fitting, limit)
+            record = searched(asked.scheme, job, work / "quantized", asked.max_drift, in_float, classes=_has_classes(exported), progress=progress)
         _lint(work / "quantized" / "model.onnx", asked.scheme)
         _refuse_far(record, ranges, asked)
         sha256 = _write(work / "quantized" / "model.onnx", out, limit)
@@ -131,6 +142,10 @@ def _check_asked(path: Path, out: Path, asked: Asked) -> None:
     ):  # fmt: skip
         if value not in known:
             raise ConfigError(f"Unknown value of {option}", where=option, expected=" or ".join(known), got=value)
+    if asked.max_drift is not None and not 0 < asked.max_drift < 1:
+        raise ConfigError(
+            "The drift is no part of the output's power", where="--max-drift", expected="more than 0, less than 1", got=str(asked.max_drift)
+        )
     if asked.min_rows < 1:
         raise ConfigError("There must be a calibration row", where="--min-rows", expected="1 or more", got=str(asked.min_rows))
     if out.is_dir() or out.resolve() == path.resolve():
@@ -232,6 +247,8 @@ def quantize(
     equalization: Annotated[bool, typer.Option(help="bring channels of a tensor nearer to one size")] = EVERY.equalization,
     adaptation: Annotated[bool, typer.Option(help="fit each layer to the float outputs, from the quantized inputs it meets")] = EVERY.adaptation,
     bias_correction: Annotated[bool, typer.Option(help="mend shifted means in the biases")] = EVERY.bias_correction,
+    float_layer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="a node or torch module that stays in float")] = None,
+    max_drift: Annotated[float | None, typer.Option(help="error power over the output's (0.01 is 20 dB): beyond it layers go back to float")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
     """Quantize an ONNX file to INT8 Q/DQ for a scheme. Refuses, and then writes nothing, what would give a silent failure."""
@@ -239,7 +256,10 @@ def quantize(
 
     methods = Methods(equalization, adaptation, rounding, bias_correction)
     columns, sizes = pairs_of(column, "--column", "NAME=COLUMN"), sizes_of(size)
-    asked = Asked(scheme, method, min_rows, columns, preprocess, quarantine, search, ranges, save_ranges, sizes, min_sqnr_db, methods)
+    asked = Asked(
+        scheme, method, min_rows, columns, preprocess, quarantine, search, ranges, save_ranges, sizes, min_sqnr_db, methods,
+        tuple(float_layer or ()), max_drift,
+    )  # fmt: skip
     with bar(f"quantize: {model.name}") as progress:
         done = quantize_file(model, calibration, out, asked, progress)
     typer.echo(json.dumps(done) if json_output else describe(done))

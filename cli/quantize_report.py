@@ -33,6 +33,7 @@ def report(path: Path, out: Path, asked: Asked, rows: Rows, ranges: Ranges, reco
         "dequantize_linear": record.dequantize_linear,
         "quantized_nodes": list(record.quantized_nodes),
         "float_nodes": [node.to_json() for node in record.float_nodes],
+        "left_in_float": list(record.left_in_float),
         "zero_channels": {name: list(channels) for name, channels in record.zero_channels.items()},
         "dead": list(ranges.dead),
         "high_precision": "float32",
@@ -59,7 +60,7 @@ def describe(report: Mapping[str, Any]) -> str:
     if len(report["sqnr_db_by_weights"]) > 1:
         each = ", ".join(f"{name} {'equal' if db is None else f'{db:.1f} dB'}" for name, db in report["sqnr_db_by_weights"].items())
         lines.append(f"weights: {report['weights']} ({each})")
-    lines += [f"in float: {node['node']} ({node['operator']}): {node['reason']}" for node in report["float_nodes"]]
+    lines += [f"in float: {line}" for line in report["left_in_float"]]
     lines += [f"left out: row {row}, {reason}" for row, reason in report["left_out"].items()]
     lines += [
         f"weight {name}: {len(channels)} channels are zero throughout and have a safe scale" for name, channels in report["zero_channels"].items()

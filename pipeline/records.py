@@ -10,6 +10,9 @@ from pipeline.strict import Record
 from pipeline.tensors import AxisRange, TensorSpec
 from pipeline.verdicts import Check, Interval, Verdict
 
+SHOWN = 3
+"""Names that one line gives."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Platform(Record):
@@ -178,7 +181,7 @@ class Ranges(Record):
 
 @dataclasses.dataclass(frozen=True)
 class FloatNode(Record):
-    """A node that multiplies but stays in float, and why."""
+    """A node that stays in float, and why: one that multiplies, or one of `calibration/float_operators.py`."""
 
     node: str
     operator: str
@@ -212,6 +215,17 @@ class QuantizedModel(Record):
     """Of the ranges.json beside the model: those of the float graph with equalized channels that was quantized; null where that was the export."""
     reference_sha256: str | None = None
     """The float model that the search rows' figures are against, where it is another than `float_sha256`: the export, after QAT changed weights."""
+
+    @property
+    def left_in_float(self) -> tuple[str, ...]:
+        """A line for each reason and operator, with the first nodes that it holds for."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for node in self.float_nodes:
+            groups.setdefault((node.operator, node.reason), []).append(node.node)
+        return tuple(
+            f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''} ({operator}): {reason}"
+            for (operator, reason), names in groups.items()
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Sensitivity(Record):
 
 @dataclasses.dataclass(frozen=True)
 class SearchJournal(Record):
-    """What a search has measured so far, so that a killed one continues: drifts and points by the layers in float, one a line."""
+    """What a search has measured so far, so that a killed one continues: drifts by kind and layers in float, one a line, and points by layers."""
 
     SCHEMA: ClassVar[str] = "qwarm.search-journal/1"
     seconds: float

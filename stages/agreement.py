@@ -30,15 +30,19 @@ SECOND = {"openvino-cpu": "onnxruntime-cpu", "onnxruntime-cpu": "openvino-cpu"}
 
 
 def first_rows(batches: Iterable[Batch], count: int = ROWS) -> dict[str, np.ndarray]:
-    """The first `count` rows of batches `{input: (n, ...)}`, as far as they have the sizes of the first batch on every axis but the first."""
-    parts: list[Batch] = []
+    """`count` rows of batches `{input: (n, ...)}` of equal sizes on every axis but the first; fewer where there are no more."""
+    alike: dict[tuple[tuple[int, ...], ...], list[Batch]] = {}
     for batch in batches:
-        if parts and any(array.shape[1:] != parts[0][name].shape[1:] for name, array in batch.items()):
-            break
+        parts = alike.setdefault(tuple(array.shape[1:] for array in batch.values()), [])
         parts.append(batch)
-        if sum(len(next(iter(part.values()))) for part in parts) >= count:
+        if _count(parts) >= count:
             break
-    return {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
+    most = max(alike.values(), key=_count)
+    return {name: np.concatenate([part[name] for part in most])[:count] for name in most[0]}
+
+
+def _count(parts: list[Batch]) -> int:
+    return sum(len(next(iter(part.values()))) for part in parts)
 
 
 def measure(target: str, exported: ExportedModel, rows: Batch, bound_db: float = BOUND_DB) -> Agreement:

@@ -11,7 +11,6 @@ from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
 from pipeline.progress import bar
 from pipeline.records import ExportedModel, Platform, QuantizedModel
-from pipeline.side_files import verify_files
 from stages import paths
 
 
@@ -47,7 +46,6 @@ def run(target: str) -> str:
         if wanted != found:
             raise ModelError("A model is not the one its record names", where=str(path), expected=wanted, got=found, next=again)
     built, store, said = {}, Store(), {}
-    verify_files(models["float32"], exported.files)
     with replacing_folder(paths.ENGINES / target) as folder:
         for precision, model in models.items():
             with bar(f"build@{target}: {precision}") as report:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import engines
 from calibration.ranges import check_bound
 from calibration.rounding.methods import Calibration
-from calibration.search.frontier import Budget
+from calibration.search.budget import Budget
 from calibration.search.run import Deployment, quantize
 from calibration.variants import Job
 from engines.once import deployed
@@ -27,7 +28,7 @@ def budget(config: Config) -> Budget | None:
     return None if asked.max_drift is None else Budget(asked.max_drift, asked.max_slowdown, asked.search_seconds)
 
 
-def deployment(scheme: str, targets: list[str], schemes: list[str], exported: ExportedModel) -> Deployment:
+def deployment(scheme: str, targets: Collection[str], schemes: Collection[str], exported: ExportedModel) -> Deployment:
     """Those of `targets` that run here and would be built from `scheme`, each with its deployed options.
 
     What a search measures on them is a choice and does not ship, so it is bound to this machine's facts in the search's own cache and to nothing in
@@ -67,7 +68,7 @@ def quantized(
     with bar(title) as report:
         return quantize(
             RULES[scheme], job, by_method, folder, budget(config),
-            deployment(scheme, list(config.targets), list(config.quantize.schemes), exported),
+            deployment(scheme, config.targets, config.quantize.schemes, exported),
             float_layers=float_layers(config, source), classes=config.data.labels is not None, progress=report,
         )  # fmt: skip
 
@@ -75,7 +76,7 @@ def quantized(
 def described(made: QuantizedModel, search: SearchResult) -> str:
     """The result in one line."""
     decibels = "without limit" if made.search_sqnr_db is None else f"{made.search_sqnr_db:.1f} dB"
-    left = ", ".join(f"{node.node} ({node.reason})" for node in made.float_nodes) or "none"
+    left = "; ".join(made.left_in_float) or "none"
     rounded = ", ".join(f"{name} {'without limit' if db is None else f'{db:.1f} dB'}" for name, db in made.variants.items())
     zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in made.zero_channels.items())
     met = "" if search.met is None else f"; max_drift {search.max_drift:g} {'is' if search.met else 'is NOT'} met: {search.written.worst_drift:.2g}"

@@ -1,4 +1,4 @@
-"""Adam whose step is measured in steps of the INT8 grid, so that one rate suits layers and networks of any magnitude."""
+"""Adam whose step is measured in what rounding to INT8 does, so that one rate suits layers and networks of any magnitude and width."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FIRST, SECOND, COUNT = "first", "second", "count"
 class Adam:
     """Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, for `weights` by name.
 
-    A weight moves by up to `rate` times its `unit` (broadcast to it) a step: for a quantized one the step of its channel's grid.
+    A weight moves by up to about `rate` times its `unit` (broadcast to it) a step. The first steps have the signs of the gradient, all at once:
+    with a rate for the weights alone, what trains a narrow layer tears a wide one apart.
     """
 
     def __init__(self, weights: Mapping[str, torch.Tensor], units: Mapping[str, torch.Tensor]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,11 @@ class Student:
         return {name: self.state[name] for name in found.values()}
 
     def units(self) -> dict[str, torch.Tensor]:
-        """By weight, the step of its grid in each output channel, broadcast to it; for others that of a like channel of their mean square."""
+        """By weight, the step of its grid in each output channel over the square root of the channel's inputs, broadcast to it.
+
+        All weights of a channel moved by one unit, with the signs of their inputs, move the output by about as much as rounding all of them does.
+        For other tensors: the grid step that a channel of their mean square would have.
+        """
         import torch
 
         grids = {}
@@ -58,7 +63,8 @@ class Student:
             layer = self.module.get_submodule(name)
             axis = layer.weight_quantizer.axis
             others = [place for place in range(layer.weight.dim()) if place != axis]
-            grids[id(layer.weight)] = layer.weight.detach().abs().amax(others, keepdim=True) / LEVELS
+            largest = layer.weight.detach().abs().amax(others, keepdim=True)
+            grids[id(layer.weight)] = largest / LEVELS * math.sqrt(largest.numel() / layer.weight.numel())
         found = {}
         for name, weight in self.weights().items():
             magnitude = max(float(weight.detach().square().mean().sqrt()), LEAST)

@@ -46,7 +46,6 @@ class Loop:
         self.weights = student.weights()
         for weight in self.weights.values():
             weight.requires_grad_(True)
-        self.module = machine.prepare(student.module)
         self.optimizer = Adam(self.weights, student.units())
         self.epochs: list[Epoch] = []
         self.best: dict[str, torch.Tensor] = self._copy()
@@ -118,13 +117,16 @@ class Loop:
         share = self.machine.share(chosen)
         inputs = {name: torch.from_numpy(array).to(self.machine.device) for name, array in take(self.rows, share).items()}
         wanted = self.teacher(share)
-        loss = self.teacher.loss(call(self.module, self.bound, self.names, inputs), wanted)
-        value = float(loss.detach())
+        loss = self.teacher.loss(call(self.student.module, self.bound, self.names, inputs), wanted)
+        value = float(self.machine.mean(loss.detach()))
         if not math.isfinite(value):
             raise self._not_finite(
                 f"step {number + 1} of {total}", value, {name: bool(wanted[name].isfinite().all()) for name in self.teacher.powers}
             )
-        self.machine.backward(loss)
+        loss.backward()
+        for weight in self.weights.values():
+            if weight.grad is not None:
+                weight.grad = self.machine.mean(weight.grad)
         warm = min(1.0, (number + 1) / (WARM * total))
         self.optimizer.step(self.settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * number / total)))
         return value

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from calibration.search.budget import Budget
 from calibration.search.candidates import Candidate
-from calibration.search.journal import Journal
+from calibration.search.choices import Choices
 from pipeline.errors import ModelError
 from pipeline.search_records import SearchPoint, Sensitivity
 
@@ -22,21 +24,6 @@ LEAST_GAIN = 0.002
 REFUSED_IN_A_ROW = 4
 MET, PLAIN_MET, TIME = "max_drift is met", "plain INT8 is within max_drift", "search_seconds are over"
 NO_GAIN, ALL_FLOAT, TOO_SLOW = "no further layer brings the model nearer", "every layer but one is in float", "what is left is beyond max_slowdown"
-
-
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """`max_drift`: error power over the output's, the worst output's (0.01 is 20 dB). `max_slowdown`: latency over plain INT8's, on every target."""
-
-    max_drift: float
-    max_slowdown: float | None = None
-    seconds: float = 300.0
-
-    def met(self, point: SearchPoint) -> bool:
-        return point.worst_drift <= self.max_drift
-
-    def slow(self, point: SearchPoint) -> bool:
-        return self.max_slowdown is not None and (point.latency_ratio or 1.0) > self.max_slowdown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +43,7 @@ class OutOfTime(Exception):
 
 
 class Search:
-    """Greedy and anytime: `screen(layers)` predicts the drift on a few rows, `point(added, layers)` measures a choice whole.
+    """Greedy and anytime.
 
     Sensitivity is the drift that is left when one candidate alone is back in float (Wu et al., "Integer quantization for deep learning
     inference: principles and empirical evaluation", 2020, section 5.2, turn it round: one layer alone quantized). A step adds candidates by drift
@@ -71,16 +58,15 @@ class Search:
         candidates: Sequence[Candidate],
         costs: Mapping[str, float],
         touching: Collection[tuple[str, str]],
-        screen: Callable[[frozenset[str]], float],
-        point: Callable[[str, frozenset[str]], SearchPoint],
+        choices: Choices,
         budget: Budget,
-        journal: Journal,
         progress: Callable[[int, int, str], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._order = {layer: place for place, layer in enumerate(layers)}
         self._layers, self._candidates, self._costs, self._touching = frozenset(layers), candidates, costs, touching
-        self._screened, self._measured, self._budget, self._journal, self._progress = screen, point, budget, journal, progress
-        self._clock, self._started = clock, clock() - journal.seconds
+        self._choices, self._budget, self._progress = choices, budget, progress
+        self._clock, self._started = clock, clock() - choices.journal.seconds
         self._gains: dict[str, float] = {}
         self._passed: set[str] = set()
         self._points: list[SearchPoint] = []
@@ -105,22 +91,24 @@ class Search:
         return self._clock() - self._started
 
     def _screen(self, layers: frozenset[str], share: float = 1.0) -> float:
-        if not self._journal.knows(layers) and self._elapsed() >= self._budget.seconds * share:
+        if self._choices.knows(layers):
+            return self._choices.screen(layers)
+        if self._elapsed() >= self._budget.seconds * share:
             raise OutOfTime
-        drift = self._journal.drift(layers, lambda: self._screened(layers))
+        drift = self._choices.screen(layers)
         self._keep()
         return drift
 
     def _point(self, added: str, layers: frozenset[str]) -> SearchPoint:
-        if self._points and self._elapsed() >= self._budget.seconds:
+        if self._points and not self._choices.journal.has(layers) and self._elapsed() >= self._budget.seconds:
             raise OutOfTime
-        point = self._journal.point(layers, lambda: self._measured(added, layers))
+        point = self._choices.point(added, layers)
         self._points.append(point)
         self._keep()
         return point
 
     def _keep(self) -> None:
-        self._journal.save(self._elapsed())
+        self._choices.journal.save(self._elapsed())
         best = self._points[self._choice()]
         ratio = "" if best.latency_ratio is None else f" at {best.latency_ratio:.2f}x"
         self._progress(
@@ -129,14 +117,16 @@ class Search:
         )  # fmt: skip
 
     def _scan(self) -> None:
-        """Each candidate alone, several layers before single ones and cheap before dear: if time runs out, the others are not known."""
-        plain = self._screen(frozenset())
-        for candidate in sorted(self._candidates, key=lambda each: (len(each.layers) == 1, self._cost(each.layers))):
-            try:
+        """Each candidate alone, from both ends of the network inwards: if time runs out, the middle is not known."""
+        plain, most = self._screen(frozenset()), len(self._order) - 1
+
+        def depth(candidate: Candidate) -> int:
+            return min(min(self._order[layer], most - self._order[layer]) for layer in candidate.layers)
+
+        with contextlib.suppress(OutOfTime):
+            for candidate in sorted(self._candidates, key=lambda each: (depth(each), self._cost(each.layers))):
                 if candidate.layers < self._layers:
                     self._gains[candidate.name] = plain - self._screen(candidate.layers, SCAN_SHARE)
-            except OutOfTime:
-                break
 
     def _grow(self, before: SearchPoint) -> str:
         chosen: frozenset[str] = frozenset()
@@ -209,13 +199,13 @@ class Search:
 
     def _sensitivities(self) -> tuple[Sensitivity, ...]:
         """The nearest first."""
-        plain = self._journal.drifts.get("", 0.0)
+        known = [each for each in self._candidates if self._choices.knows(each.layers)]
+        plain = self._choices.screen(frozenset()) if known else 0.0
         found = []
-        for each in self._candidates:
-            if self._journal.knows(each.layers):
-                drift = self._journal.drift(each.layers, lambda: math.nan)
-                gain = 10 * math.log10(plain / drift) if plain > 0 and drift > 0 else 0.0
-                found.append(Sensitivity(each.name, tuple(sorted(each.layers)), drift, gain, self._cost(each.layers)))
+        for each in known:
+            drift = self._choices.screen(each.layers)
+            gain = 10 * math.log10(plain / drift) if plain > 0 and drift > 0 else 0.0
+            found.append(Sensitivity(each.name, tuple(sorted(each.layers)), drift, gain, self._cost(each.layers)))
         return tuple(sorted(found, key=lambda each: each.drift))
 
 

@@ -21,21 +21,25 @@ class Journal:
                 kept = SearchJournal.load(path)
                 self.seconds, self.drifts, self.points = kept.seconds, dict(kept.drifts), dict(kept.points)
 
-    def drift(self, layers: Collection[str], measure: Callable[[], float]) -> float:
-        key = _key(layers)
+    def drift(self, kind: str, layers: Collection[str], measure: Callable[[], float]) -> float:
+        key = _key(kind, *sorted(layers))
         if key not in self.drifts:
             self.drifts[key] = measure()
         return self.drifts[key]
 
+    def knows(self, kind: str, layers: Collection[str]) -> bool:
+        """Whether `drift` would measure nothing."""
+        return _key(kind, *sorted(layers)) in self.drifts
+
     def point(self, layers: Collection[str], measure: Callable[[], SearchPoint]) -> SearchPoint:
-        key = _key(layers)
+        key = _key(*sorted(layers))
         if key not in self.points:
             self.points[key] = measure()
         return self.points[key]
 
-    def knows(self, layers: Collection[str]) -> bool:
-        """Whether `drift` would measure nothing."""
-        return _key(layers) in self.drifts
+    def has(self, layers: Collection[str]) -> bool:
+        """Whether `point` would measure nothing."""
+        return _key(*sorted(layers)) in self.points
 
     def save(self, seconds: float) -> None:
         """Write all of it, with the time that was spent so far."""
@@ -44,5 +48,5 @@ class Journal:
             SearchJournal(seconds, self.drifts, self.points).save(self.path)
 
 
-def _key(layers: Collection[str]) -> str:
-    return "\n".join(sorted(layers))
+def _key(*parts: str) -> str:
+    return "\n".join(parts)

@@ -21,7 +21,7 @@ from pipeline.tensors import AxisRange, Batch
 if TYPE_CHECKING:
     import onnx
 
-SCREENED = 32
+SCREENED = 16
 """Search rows that order candidates; every search row judges a point."""
 ROWS = 8
 """Rows that run at once."""
@@ -68,7 +68,7 @@ class Measure:
         for target, opener in self._openers.items():
             if (plain := self._plain_run(target)) is None:
                 continue
-            with opener(model) as run:
+            with opener(model) if layers else contextlib.nullcontext(plain) as run:
                 plain_ms, ms = self._timed(plain, run)
                 ratio = _quick(ms) / _quick(plain_ms) if layers else 1.0
                 deployed[target] = DeployedPoint(self._drift(run, self._job.rows), ratio, plain_ms, ms)

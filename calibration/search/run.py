@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calibration.exposing import Opener
-from calibration.float_layers import NONE, activations_only, modules_of
+from calibration.float_layers import NONE, modules_of
 from calibration.search.candidates import adjacent, candidates, costs
+from calibration.search.choices import Choices
 from calibration.search.frontier import Budget, Found, Search, frontier
 from calibration.search.journal import Journal
 from calibration.search.measure import Measure
 from calibration.search.methods import judged
 from calibration.search.plot import drawn
-from calibration.variants import Job, Progress, Rules, Variant, fitted, nearest, silent, variants
+from calibration.variants import Job, Progress, Rules, Variant, silent, variants
 from calibration.winner import closest, finish, judge, serialized
 from pipeline.caches import cache_folder
 from pipeline.digests import sha256_bytes, sha256_json
 from pipeline.records import QuantizedModel, Ranges
-from pipeline.search_records import SearchPoint, SearchResult
-
-if TYPE_CHECKING:
-    import onnx
+from pipeline.search_records import SearchResult
 
 RECORD, PICTURE = "search.json", "search.svg"
 
@@ -65,10 +62,13 @@ def quantize(
         if budget is None:
             found = Found((measure.point("", (), made[best].model),), 0, (), {}, "no max_drift was asked for", 0.0)
         else:
-            choices = Choices(rules, job, made[best], float_layers, measure, budget, progress)
-            found = choices.search(Journal(cache_folder("search") / f"{_key(job, made[best], deployment)}.json"))
-            if layers := found.points[found.chosen].float_layers:
-                made = {best: choices.fit(layers, found.reasons)}
+            journal = Journal(cache_folder("search") / f"{_key(job, made[best], deployment)}.json")
+            choices = Choices(rules, job, made[best], float_layers, measure, budget, journal)
+            source, layers = made[best].source, made[best].placement.quantized_nodes
+            costed = costs(source, job.exported, layers)
+            found = Search(layers, candidates(source, layers), costed, adjacent(source), choices, budget, progress).run()
+            if chosen := found.points[found.chosen].float_layers:
+                made = {best: choices.fit(frozenset(chosen), found.reasons)}
     digests = {name: sha256_bytes(serialized(variant.model)) for name, variant in made.items()}
     result = SearchResult(
         scheme=rules.scheme,
@@ -103,54 +103,3 @@ def _key(job: Job, variant: Variant, deployment: Deployment) -> str:
     rows = {name: sha256_bytes(array.tobytes()) for name, array in job.rows.items()}
     bound_to = {"rows": rows, "targets": sorted(deployment.openers), "facts": dict(deployment.facts)}
     return sha256_json({"model": sha256_bytes(serialized(variant.model)), **bound_to})
-
-
-class Choices:
-    """What a search asks about layers in float, answered for one variant of a model.
-
-    `screen` predicts: where weights are fitted, it looks at rounded activations with float weights. Weights that were fitted to make up for errors
-    that are gone do worse than weights that are fitted anew, by nearly a decibel on EfficientNet-Lite0; the error that activations lose there is
-    what the fitted model loses, within a tenth of a decibel. `point` fits anew, unless the choice is too slow anyway.
-    """
-
-    def __init__(
-        self, rules: Rules, job: Job, variant: Variant, float_layers: Mapping[str, str], measure: Measure, budget: Budget, progress: Progress
-    ) -> None:
-        self._rules, self._job, self._variant, self._named = rules, job, variant, float_layers
-        self._measure, self._budget, self._progress = measure, budget, progress
-        self._layers = variant.placement.quantized_nodes
-        self._fits: dict[tuple[str, ...], Variant] = {}
-
-    def search(self, journal: Journal) -> Found:
-        source = self._variant.source
-        order = candidates(source, self._layers)
-        shares = costs(source, self._job.exported, self._layers)
-        return Search(self._layers, order, shares, adjacent(source), self.screen, self.point, self._budget, journal, self._progress).run()
-
-    def screen(self, layers: frozenset[str]) -> float:
-        model = self._sketch(layers)
-        return self._measure.screen(activations_only(model, self._variant.source) if self._variant.rounded else model)
-
-    def point(self, added: str, layers: frozenset[str]) -> SearchPoint:
-        if not layers:
-            return self._measure.point(added, layers, self._variant.model)
-        if self._budget.max_slowdown is not None:
-            sketch = self._measure.point(added, layers, self._sketch(layers), whole=False)
-            if self._budget.slow(sketch):
-                return sketch
-        return self._measure.point(added, layers, self.fit(sorted(layers), dict.fromkeys(layers, "search")).model)
-
-    def fit(self, layers: Collection[str], reasons: Mapping[str, str]) -> Variant:
-        """The variant with `layers` in float and the others fitted to that; `reasons` say why."""
-        key, reasons = tuple(sorted(layers)), {**self._named, **reasons}
-        if key not in self._fits:
-            start = nearest(self._rules, self._job, self._variant.source, self._variant.ranges, reasons)
-            self._fits[key] = fitted(self._rules, self._job, start, reasons) if self._variant.rounded else start
-        made = self._fits[key]
-        placement = self._rules.checked(made.source, made.model, self._job, made.ranges, made.rounded, reasons)
-        return dataclasses.replace(made, placement=placement)
-
-    def _sketch(self, layers: frozenset[str]) -> onnx.ModelProto:
-        if not layers:
-            return self._variant.model
-        return self._rules.sketched(self._variant, self._job, {**self._named, **dict.fromkeys(layers, "search")})

@@ -135,6 +135,9 @@ def test_values_that_are_not_finite_on_one_side_never_agree() -> None:
     array = np.ones((2, 3), np.float32)
     broken = array.copy()
     broken[1, 1] = np.nan
+    masked = np.where(np.arange(3) == 2, np.finfo(np.float32).min, array)
+    assert decibel(masked, masked * np.float32(0.9)) == pytest.approx(20, abs=0.1)  # the mask drowns nothing
+    assert decibel(masked, array) == -999
     assert decibel(array, array) is None
     assert decibel(broken, broken) is None
     assert decibel(array, broken) == decibel(broken, array) == decibel(array, array[:1]) == -999

@@ -342,6 +342,38 @@ def test_a_module_that_cannot_be_trained_is_refused_by_name(root: Path, data: Da
         run(model_of(root, factory), root, data, tmp_path)
 
 
+SEVERAL = """
+import sys
+sys.path[:0] = {paths!r}
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+import safetensors.torch
+import test_qat
+from calibration.qat.machines import machine
+root, folder, here = Path({root!r}), Path({folder!r}), machine()
+result = test_qat.run(test_qat.model_of(root), root, test_qat.data.__wrapped__(), folder / "saved", machine=here)
+safetensors.torch.save_file(result.state, folder / f"{{here.main}}-of-{{here.parts}}.safetensors")
+"""
+
+
+def test_two_processes_of_accelerate_train_as_one(root: Path, data: Data, tmp_path: Path) -> None:
+    """On the processor, where `accelerate` talks through gloo: a double for two GPUs, which this has never run on."""
+    pytest.importorskip("accelerate")
+    code = SEVERAL.format(paths=[str(Path(__file__).parent), str(Path(__file__).parents[2])], root=str(root), folder=str(tmp_path))
+    (tmp_path / "child.py").write_text(code, encoding="utf-8")
+    alone = run(model_of(root), root, data, tmp_path / "alone")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(tmp_path / "child.py")]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (safetensors.torch.load_file(tmp_path / f"{main}-of-2.safetensors") for main in (True, False))
+    for name, tensor in alone.state.items():
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], tensor, rtol=1e-3, atol=1e-4)  # sums in another order
+    assert len(list((tmp_path / "saved" / "key").iterdir())) == 2  # written once
+
+
 def test_without_a_gpu_or_a_launcher_training_is_one_process_on_the_processor() -> None:
     assert type(machine()) is Alone or torch.cuda.is_available()
     assert Alone().share(np.arange(5)).tolist() == [0, 1, 2, 3, 4]

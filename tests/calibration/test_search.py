@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from tiny_quantize import Prepared, calibration_of, model_of, prepared
 
 from calibration import cpu_scheme, tensorrt_scheme
-from calibration.exposing import Opener
-from calibration.search.frontier import ALL_FLOAT, MET, NO_GAIN, PLAIN_MET, TIME, Budget
+from calibration.exposing import Opener, Run, as_written
+from calibration.ranges import collect_each
+from calibration.search.budget import Budget
+from calibration.search.frontier import ALL_FLOAT, MET, NO_GAIN, PLAIN_MET, TIME
 from calibration.search.run import Deployment, quantize
 from calibration.variants import Job
 from engines.once import deployed
+from pipeline.errors import ModelError
 from pipeline.records import QuantizedModel, Ranges
-from pipeline.search_records import SearchResult
+from pipeline.search_records import SearchJournal, SearchResult
 
 TEXT = """net (float[n, 3, 12, 12] image) => (float[n, 6] logits) {
     a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (image, stem_w, stem_b)
@@ -119,3 +125,89 @@ def test_what_cannot_be_met_ends_with_the_nearest_model_and_says_so(search: Sear
 def test_no_seconds_leave_plain_int8(search: Searching) -> None:
     result = search(1e-12, seconds=0)
     assert (result.stopped, result.met, result.written.float_layers) == (TIME, False, ())
+
+
+def test_a_killed_search_continues_and_measures_nothing_twice(search: Searching, cache: Path) -> None:
+    whole = search(1e-12, name="whole")
+    next(cache.iterdir()).unlink()
+    built: list[int] = []
+
+    def opener(most: int) -> Opener:
+        @contextmanager
+        def opened(model: onnx.ModelProto) -> Iterator[Run]:
+            if len(built) == most:
+                raise KeyboardInterrupt
+            built.append(1)
+            with as_written(model) as run:
+                yield run
+
+        return opened
+
+    with pytest.raises(KeyboardInterrupt):
+        search(1e-12, openers={"here": opener(2)})  # plain INT8 and one choice
+    journal = SearchJournal.load(next(cache.iterdir()))
+    assert len(journal.points) == 2
+    assert len(journal.drifts) >= len(LAYERS) + 3
+    resumed = search(1e-12, openers={"here": opener(-1)})
+    assert [point.float_layers for point in resumed.points] == [point.float_layers for point in whole.points]
+    again = SearchJournal.load(next(cache.iterdir()))
+    assert {key: again.drifts[key] for key in journal.drifts} == journal.drifts
+    assert {key: again.points[key] for key in journal.points} == journal.points
+    assert again.seconds > journal.seconds
+    built.clear()
+    assert search(1e-12, openers={"here": opener(0)}).points == resumed.points  # nothing is built any more
+    next(cache.iterdir()).write_text("torn", encoding="utf-8")
+    assert [point.drift for point in search(1e-12, openers={"here": opener(-1)}).points] == [point.drift for point in resumed.points]
+
+
+def first_in_float(model: onnx.ModelProto) -> bool:
+    return "image_QuantizeLinear" not in {node.name for node in model.graph.node}
+
+
+def test_what_is_too_slow_is_passed_over(search: Searching) -> None:
+    @contextmanager
+    def opened(model: onnx.ModelProto) -> Iterator[Run]:
+        with as_written(model) as run:
+            yield (lambda batch: [run(batch) for _ in range(20)][-1]) if first_in_float(model) else run
+
+    assert "block.stem" in search(1e-12, openers={"here": as_written}, name="free").written.float_layers
+    held = search(1e-12, openers={"slow": opened}, max_slowdown=5.0)
+    assert "block.stem" not in held.written.float_layers
+    assert any(not point.whole and "block.stem" in point.float_layers for point in held.points)
+    assert all((held.points[place].latency_ratio or 0) <= 5.0 for place in held.frontier)
+
+
+def test_a_mixture_that_a_runtime_refuses_is_passed_over_and_a_target_without_int8_left_out(search: Searching) -> None:
+    @contextmanager
+    def fussy(model: onnx.ModelProto) -> Iterator[Run]:
+        if first_in_float(model):
+            raise ModelError("No such mixture")
+        with as_written(model) as run:
+            yield run
+
+    @contextmanager
+    def broken(_: onnx.ModelProto) -> Iterator[Run]:
+        raise ModelError("No such kernel")
+        yield dict
+
+    result = search(1e-12, openers={"fussy": fussy, "broken": broken})
+    assert result.written.float_layers
+    assert "block.stem" not in result.written.float_layers
+    assert list(result.unmeasured) == ["broken"]
+    assert "No such kernel" in result.unmeasured["broken"]
+    assert all(set(point.deployed) == {"fussy"} for point in result.points)
+
+
+@pytest.mark.parametrize("scheme", RULES)
+def test_auto_takes_the_ranges_whose_activations_are_nearest(search: Searching, net: Prepared, scheme: str) -> None:
+    rows = {"image": net.rows["image"].copy()}
+    rows["image"][0, 0, 0, 0] = 40.0
+    by_method = collect_each(
+        net.path, net.exported, [rows], [str(row) for row in range(64)],
+        calibration_root="r", preprocess_sha256="p", min_rows=1, batch_rows=64, methods=("max", "mse"),
+    )  # fmt: skip
+    result = search(None, scheme, by_method=by_method)
+    assert result.method == "mse"
+    assert set(result.methods) == {"max", "mse"}
+    assert (result.methods["mse"] or 0) > (result.methods["max"] or 0) + 3
+    assert QuantizedModel.load(search.folder / "out/quantized.json").ranges_sha256 == by_method["mse"].digest()

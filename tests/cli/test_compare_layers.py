@@ -65,10 +65,11 @@ def test_a_per_tensor_build_is_refused_and_its_layer_named(network: Path, tmp_pa
     assert (done.exit_code, found["verdict"]) == (3, "FAIL")
     assert (found["layers"][0]["node"], found["layers"][0]["operator"]) == ("deep", "Conv")
     assert found["layers"][0]["before_db"] > found["layers"][0]["sqnr_db"] + 10
-    assert "channel 0: 0, channel 1: 0" in found["layers"][0]["cause"]
+    assert list(found["coarse_weights_db"]) == ["deep"]
     text = CliRunner().invoke(app, arguments).stdout
     assert "verdict: FAIL; output y:" in text
-    assert "deep (Conv):" in text
+    assert "loses most: deep (Conv):" in text
+    assert "weights too coarse: deep:" in text
     linted = [finding for finding in lint_file(bad, "cpu", {})["findings"] if finding["rule"] == "one-scale"]
     assert [(finding["node"], finding["severity"], len(finding["channels"])) for finding in linted] == [("deep (Conv)", "warning", 15)]
 
@@ -79,7 +80,7 @@ def test_a_per_channel_build_passes(network: Path, tmp_path: Path) -> None:
         app, ["compare", str(network / "float.onnx"), str(tmp_path / "int8.onnx"), "--data", str(network / "rows.npz"), "--json"]
     )
     found = json.loads(done.stdout)
-    assert (done.exit_code, found["verdict"], found["reasons"], found["layers"]) == (0, "PASS", [], [])
+    assert (done.exit_code, found["verdict"], found["reasons"], found["coarse_weights_db"]) == (0, "PASS", [], {})
 
 
 def test_equal_graphs_have_no_losing_layer(network: Path) -> None:

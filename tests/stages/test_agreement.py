@@ -138,10 +138,10 @@ def test_a_pass_that_wrecks_a_mixed_precision_model_is_rejected_unless_turned_of
         assert "runtimes_agree is FAIL" in reason
 
 
-def test_rows_are_taken_from_batches_while_their_sizes_are_the_same() -> None:
-    batches = [{"ids": np.full((4, size), place)} for place, size in enumerate((16, 16, 32, 16))]
-    assert agreement.first_rows(batches, 6)["ids"].tolist() == [[0] * 16] * 4 + [[1] * 16] * 2
-    assert agreement.first_rows(batches)["ids"].shape == (8, 16)
+def test_rows_of_one_size_are_taken_from_batches() -> None:
+    batches = [{"ids": np.full((4, size), place)} for place, size in enumerate((16, 32, 16, 32, 32))]
+    assert agreement.first_rows(batches, 6)["ids"].tolist() == [[0] * 16] * 4 + [[2] * 16] * 2
+    assert agreement.first_rows(batches)["ids"].shape == (12, 32)
 
 
 def test_a_broken_runtime_fails_and_names_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
