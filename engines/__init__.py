@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from engines.contract import Backend, Session
-from engines.stored import read_engine, verify
+from engines.stored import read_engine
 from pipeline.errors import TargetError
 from pipeline.platforms import fingerprint
 from pipeline.records import Platform
@@ -58,10 +58,9 @@ def platform_here(target: str) -> Platform:
 def open_engine(folder: str | Path, *, concurrency: int = 1) -> Session:
     """Open the engine in `folder`, able to run `concurrency` requests at once.
 
-    Size and sha256 of every file that `engine.json` lists are checked before the runtime sees a byte. Raises
-    RecordError (no or torn engine.json), Refused (a missing or changed file), TargetError (built for another platform).
+    The backend hashes each file that it reads before the runtime sees a byte of it, once. Raises RecordError (no or torn engine.json), Refused
+    (a missing or changed file), TargetError (built for another platform).
     """
     folder = Path(folder)
     engine = read_engine(folder)
-    verify(folder, engine)
     return backend(engine.target).load(folder, engine, concurrency=concurrency)

@@ -25,16 +25,8 @@ def describe(folder: Path, record: str = RECORD) -> dict[str, File]:
     return {path.relative_to(folder).as_posix(): File(path.stat().st_size, sha256_file(path)) for path in paths}
 
 
-def verify(folder: Path, engine: Engine) -> None:
-    """Check every listed file; raises Refused naming the first that is missing or differs.
-
-    Other files are not looked at: in a bundle the plan and the evidence lie beside the engine, and the manifest lists them all.
-    """
-    verify_files(folder, engine.files)
-
-
 def verify_files(folder: Path, files: Mapping[str, File]) -> None:
-    """Raise Refused naming the first of `files` that is missing or differs."""
+    """Raise Refused naming the first of `files` that is missing or differs. Other files are not looked at."""
     for name, wanted in files.items():
         path = _plain(folder, name)
         size = path.stat().st_size
