@@ -5,6 +5,7 @@ Standard library only: it runs on every `dvc repro` and on serving hosts.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import itertools
 import os
@@ -73,8 +74,9 @@ def physical_cores() -> int:
     return len(cores)
 
 
+@functools.cache
 def package_version(name: str) -> str:
-    """Version of an installed distribution, or "absent"."""
+    """Version of an installed distribution, or "absent"; looked up once a process."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 import types
 import typing
@@ -74,6 +75,12 @@ def _refuse(where: str, expected: str, got: Any) -> RecordError:
     )
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Resolved once a class: a record of a hundred layers would spend most of its loading there."""
+    return typing.get_type_hints(cls)
+
+
 def _record(cls: type[Record], data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise _refuse(where, f"an object ({cls.SCHEMA or cls.__name__})", data)
@@ -85,7 +92,7 @@ def _record(cls: type[Record], data: Any, where: str) -> Any:
         raise _refuse(where, f"keys {sorted(fields)}", unknown)
     if missing := sorted(set(fields) - set(given)):
         raise _refuse(where, f"the keys {missing}", sorted(given))
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     return cls(**{name: from_plain(hints[name], given[name], f"{where}: {name}") for name in fields})
 
 
