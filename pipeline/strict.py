@@ -92,7 +92,7 @@ def _record(cls: type[Record], data: Any, where: str) -> Any:
         raise _refuse(where, f"keys {sorted(fields)}", unknown)
     if missing := sorted(set(fields) - set(given)):
         raise _refuse(where, f"the keys {missing}", sorted(given))
-    hints = _hints(cls)
+    hints = _hints(typing.cast(Any, cls))  # mypy asks a class for the hash of its instances
     return cls(**{name: from_plain(hints[name], given[name], f"{where}: {name}") for name in fields})
 
 
