@@ -90,7 +90,7 @@ def opened_onnxruntime(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
 
     from engines import ort
 
-    options = ort._options(onnxruntime, ort.SETTINGS["graph_optimization_level"])
+    options = ort.session_options(onnxruntime, ort.SETTINGS["graph_optimization_level"])
     disabled = ort.DISABLED["float32" if folder.name == "float" else "int8"]
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=ort.PROVIDERS, disabled_optimizers=disabled)
     return lambda picture: session.run(None, {"image": picture})[0]

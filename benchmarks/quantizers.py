@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ranges import BATCH_ROWS, ROWS, SHAPE, peak_rss_mb, rows_of
+from ranges import BATCH_ROWS, MODEL, ROWS, SHAPE, peak_rss_mb, rows_of
 
 PERCENTILE_ROWS = 64
 """ONNX Runtime's histogram methods hold every activation of every row: 256 rows would take some 17 GB."""
@@ -157,6 +157,46 @@ def searched(work: Path, out: Path) -> Figures:
     }  # fmt: skip
 
 
+def trained(work: Path, out: Path) -> Figures:
+    """QAT on the calibration rows, stopped on those that qwarm chooses by: the trained weights in Q/DQ, whether they would be chosen or not."""
+    import safetensors.torch
+
+    from calibration.export import export
+    from calibration.qat.machines import machine
+    from calibration.qat.saved import Saved
+    from calibration.qat.train import Data, train
+    from calibration.ranges import collect
+    from calibration.rounding.methods import Calibration
+    from pipeline.config import ModelConfig, TrainingConfig
+    from stages.quantize import QUANTIZERS
+
+    rows = {"image": np.fromfile(work / "rows.f32", np.float32).reshape(-1, *SHAPE)}
+    search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
+    started = time.perf_counter()
+    settings = TrainingConfig(**QAT)
+    result = train(
+        ModelConfig.model_validate(MODEL), work, Data(rows, search, lambda: pictures(work)), settings, Saved(out / "saved", "training"),
+        affine=True, method="mse", machine=machine(), progress=lambda *entry: print(*entry, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    safetensors.torch.save_file(result.state, work / "trained.safetensors")
+    training_s = time.perf_counter() - started
+    exported = export(ModelConfig.model_validate(MODEL | {"checkpoint": "trained.safetensors"}), work, out / "export", {"image": search["image"][:8]})
+    ids = [str(number) for number in range(ROWS)]
+    ranges = collect(
+        out / "export/model.onnx", exported, pictures(work), ids,
+        calibration_root="", preprocess_sha256="", min_rows=1, batch_rows=BATCH_ROWS, method="mse",
+    )  # fmt: skip
+    calibration = Calibration(lambda: pictures(work), ids)
+    record = QUANTIZERS["cpu"](
+        out / "export/model.onnx", exported, ranges, out / "quantized", search, calibration=calibration, reference=work / "export/model.onnx"
+    )
+    (out / "quantized/model.onnx").rename(out / "model.onnx")
+    return {
+        "calibration_s": time.perf_counter() - started, "training_s": training_s, "variant": record.variant, "search_sqnr_db": record.variants,
+        "epochs": [[epoch.loss, epoch.search_sqnr_db] for epoch in result.epochs], "start_sqnr_db": result.start_db,
+    }  # fmt: skip
+
+
 def shipped(work: Path, out: Path) -> Figures:
     """The scheme that does better on the search rows; both must have been measured before. Costs what both cost."""
     names = ("qwarm-ptq", "qwarm-tensorrt-scheme")
@@ -171,6 +211,8 @@ def nothing(work: Path, out: Path) -> Figures:
     return {"calibration_s": None}
 
 
+QAT = {"epochs": 3, "batch_rows": 16}
+"""256 pictures: some 150 s of one core."""
 PLAIN = {"equalization": False, "adaptation": False, "rounding": "nearest", "bias_correction": False}
 QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "float": nothing,
@@ -188,10 +230,11 @@ QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "qwarm-compensated": ours("cpu", "mse", equalization=False),
     "qwarm-ptq": ours("cpu", "mse"),
     "qwarm-tensorrt-scheme": ours("tensorrt", "mse"),
+    "qwarm-qat": trained,
     "qwarm": shipped,
     "qwarm-search": searched,
 }
-"""The last four stand for the product; those before add one method each to the one above."""
+"""`qwarm-ptq`, `qwarm-tensorrt-scheme`, `qwarm` and `qwarm-search` stand for the product; the others add one method each to the one above."""
 RUNTIMES: dict[str, tuple[str, ...]] = {"nncf": ("openvino",), "qwarm-tensorrt-scheme": ("openvino",)}
 """Where a model would not be shipped for both: NNCF's is OpenVINO's own format, and ONNX Runtime runs the scheme `tensorrt` in float."""
 

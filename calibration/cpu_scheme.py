@@ -30,6 +30,7 @@ from pipeline.errors import QuantizeError
 from pipeline.macs import MULTIPLYING
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
+from pipeline.side_files import MAX_INSIDE
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -49,17 +50,19 @@ def quantize(
     calibration: Calibration | None = None,
     float_layers: Mapping[str, str] = NONE,
     classes: bool = True,
+    reference: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
+    limit: int = MAX_INSIDE,
 ) -> QuantizedModel:
-    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
+    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes. Weights beyond `limit` go to a side file.
 
     Every scale, zero point, weight code and bias of the result is checked against `ranges` and the float weights. With `calibration` a second
     variant has weights and biases fitted on those rows. `float_layers` `{node: reason}` stay in float. `search_rows` `{input: (n, ...)}` then
-    measure each variant against the float graph, both in ONNX Runtime exactly as written, and the better one is written; with `classes` the
-    first output holds class scores, so that agreement means something. Raises RangeError for ranges of another model, QuantizeError for
-    everything else, also in a process that has imported modelopt (it patches ONNX Runtime).
+    measure each variant against the float graph (or that of `reference`), both in ONNX Runtime exactly as written, and the better is written;
+    with `classes` the first output holds class scores, so that agreement means something. Raises RangeError for ranges of another model,
+    QuantizeError for everything else, also in a process that has imported modelopt's part for ONNX (it patches ONNX Runtime).
     """
-    job = Job(float_model, exported, ranges, search_rows, calibration)
+    job = Job(float_model, exported, ranges, search_rows, calibration, limit, reference)
     return finish(RULES, job, variants(RULES, job, float_layers, progress), folder, classes=classes, progress=progress)
 
 
@@ -110,12 +113,12 @@ RULES = Rules(SCHEME, int32_bias=True, placed=placed, checked=checked, sketched=
 
 
 def _refuse_modelopt() -> None:
-    if "modelopt" in sys.modules:
+    if "modelopt.onnx" in sys.modules:
         raise QuantizeError(
-            "This process has imported modelopt, which patches ONNX Runtime's quantizer",
+            "This process has imported modelopt.onnx, which patches ONNX Runtime's quantizer",
             where="scheme cpu",
             expected="a process of its own",
-            got="modelopt in sys.modules",
+            got="modelopt.onnx in sys.modules",
             next="run `dvc repro quantize@cpu`",
         )
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.side_files import light
 from calibration.tied import tie
 from pipeline.errors import ModelError
 from pipeline.macs import node_key
+from pipeline.side_files import light
 
 if TYPE_CHECKING:
     import onnx

@@ -28,6 +28,7 @@ from pipeline.errors import QuantizeError, disk_error
 from pipeline.padding import fit
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
+from pipeline.side_files import MAX_INSIDE, save_model
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -50,18 +51,20 @@ def quantize(
     calibration: Calibration | None = None,
     float_layers: Mapping[str, str] = NONE,
     classes: bool = True,
+    reference: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
+    limit: int = MAX_INSIDE,
 ) -> QuantizedModel:
-    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
+    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes. Weights beyond `limit` go to a side file.
 
     modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
     result, with zero points, finiteness and counts. With `calibration` a second variant has weights, as int8 codes, and biases fitted
     on those rows. `float_layers` `{node: reason}` stay in float. `search_rows` `{input: (n, ...)}` then measure each variant against the float
-    graph, both in ONNX Runtime exactly as written (its optimizer can break a valid Q/DQ model; what is deployed is judged later, in its
+    graph (or that of `reference`), both in ONNX Runtime as written (its optimizer can break valid Q/DQ; what is deployed is judged later, in its
     own runtime), and the better one is written. `classes`: the first output holds class scores, so that agreement means something.
     Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
-    job = Job(float_model, exported, ranges, search_rows, calibration)
+    job = Job(float_model, exported, ranges, search_rows, calibration, limit, reference)
     return finish(RULES, job, variants(RULES, job, float_layers, progress), folder, classes=classes, progress=progress)
 
 
@@ -72,7 +75,7 @@ def quantizer(ranges: Ranges) -> str:
 
 def placed(source: onnx.ModelProto, job: Job, ranges: Ranges, float_layers: Mapping[str, str]) -> onnx.ModelProto:
     """`source` with Q/DQ from `ranges`, weights to the nearest code."""
-    return _place(source, job.exported, ranges, job.rows, float_layers)
+    return _place(source, job.exported, ranges, job.rows, float_layers, job.limit)
 
 
 def checked(
@@ -108,7 +111,9 @@ def rescaled(model: onnx.ModelProto, source: onnx.ModelProto, job: Job, ranges: 
 RULES = Rules(SCHEME, int32_bias=False, placed=placed, checked=checked, sketched=sketched, rescaled=rescaled, quantizer=quantizer)
 
 
-def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch, float_layers: Collection[str]) -> onnx.ModelProto:
+def _place(
+    source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch, float_layers: Collection[str], limit: int
+) -> onnx.ModelProto:
     """Run modelopt in a child process on a copy with names that its parsers cannot misread, and give the real names back."""
     import onnx
 
@@ -122,7 +127,8 @@ def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, row
         job["exclude"] = [names.nodes[name] for name in (*mask_nodes(source), *float_layers)]
         scales = {names.tensors[name]: activation_scale(entry) for name, entry in ranges.tensors.items() if name in names.tensors}
         try:
-            Path(job["model"]).write_bytes(hidden.SerializeToString())
+            save_model(hidden, Path(job["model"]), limit)
+            job["side_files"] = len(list(work.iterdir())) > 1
             write_cache(Path(job["cache"]), scales)
             np.savez(job["batch"], **batch)  # type: ignore[arg-type]
             (work / "job.json").write_text(json.dumps(job), encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibration.float_layers import NONE
+from calibration.onnx_model import read_model
 from calibration.rounding.check import NOT_FITTED
 from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
@@ -16,6 +17,7 @@ from calibration.rounding.write import written
 from calibration.safe_names import name_nodes
 from calibration.scheme import Placement, bound
 from pipeline.records import ExportedModel, Ranges
+from pipeline.side_files import MAX_INSIDE
 from pipeline.tensors import AxisRange, Batch
 
 if TYPE_CHECKING:
@@ -38,6 +40,15 @@ class Job:
     ranges: Ranges
     rows: Batch
     calibration: Calibration | None = None
+    limit: int = MAX_INSIDE
+    """Bytes of weights beyond which they go to a side file."""
+    reference: Path | None = None
+    """The float model that judges, where it is not the one that is quantized."""
+
+    @property
+    def judge(self) -> Path:
+        """The float model whose outputs are right."""
+        return self.reference or self.float_model
 
     @property
     def batch(self) -> AxisRange:
@@ -101,10 +112,8 @@ def variants(rules: Rules, job: Job, float_layers: Mapping[str, str] = NONE, pro
 
 def source_of(job: Job) -> onnx.ModelProto:
     """The float graph of a job, its nodes named; raises RangeError where file, export record and ranges are not of one model."""
-    import onnx
-
     bound(job.float_model, job.exported, job.ranges)
-    source = onnx.load(job.float_model)
+    source = read_model(job.float_model)
     name_nodes(source)
     return source
 

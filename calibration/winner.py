@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.float_layers import NONE
+from calibration.float_operators import kept_in_float
 from calibration.parity import sqnr_db
 from calibration.runtime import run_session, session
 from calibration.scheme import zero_channels
 from calibration.variants import Job, Progress, Rules, Variant, silent
-from pipeline.digests import sha256_bytes
+from pipeline.digests import sha256_file
 from pipeline.errors import QuantizeError
 from pipeline.files import replacing_folder
 from pipeline.records import QuantizedModel
+from pipeline.side_files import save_model
 from pipeline.tensors import AxisRange, Batch
 
 if TYPE_CHECKING:
@@ -43,32 +45,32 @@ def finish(
     With the ranges.json of an equalized float graph, if that is what was quantized, and the texts `also` by file name.
     """
     progress(1, 3, "search rows")
-    contents = {name: serialized(variant.model) for name, variant in variants.items()}
-    judged = judge(job, contents, classes=classes)
+    models = {name: variant.model for name, variant in variants.items()}
+    judged = judge(job, models, classes=classes)
     best = closest(judged)
-    content, placement, own = contents[best], variants[best].placement, variants[best].ranges
+    placement, own = variants[best].placement, variants[best].ranges
     equalized = None if own is job.ranges else own
-    record = QuantizedModel(
-        scheme=rules.scheme,
-        onnx_sha256=sha256_bytes(content),
-        float_sha256=job.exported.onnx_sha256,
-        ranges_sha256=job.ranges.digest(),
-        quantizer=rules.quantizer(job.ranges),
-        quantize_linear=placement.quantize_linear,
-        dequantize_linear=placement.dequantize_linear,
-        quantized_nodes=placement.quantized_nodes,
-        float_nodes=placement.float_nodes,
-        search_rows=len(next(iter(job.rows.values()))),
-        search_sqnr_db=judged[best][0],
-        search_agreement=judged[best][1],
-        zero_channels={name: channels for name, (_, _, channels) in zero_channels(variants[best].source, placement.quantized_nodes).items()},
-        variant=best,
-        variants={name: db for name, (db, _) in judged.items()},
-        equalized_ranges_sha256=None if equalized is None else equalized.digest(),
-    )
     progress(2, 3, "write")
     with replacing_folder(folder) as temporary:
-        (temporary / "model.onnx").write_bytes(content)
+        record = QuantizedModel(
+            scheme=rules.scheme,
+            onnx_sha256=save_model(models[best], temporary / "model.onnx", job.limit),
+            float_sha256=job.exported.onnx_sha256,
+            ranges_sha256=job.ranges.digest(),
+            quantizer=rules.quantizer(job.ranges),
+            quantize_linear=placement.quantize_linear,
+            dequantize_linear=placement.dequantize_linear,
+            quantized_nodes=placement.quantized_nodes,
+            float_nodes=(*placement.float_nodes, *kept_in_float(models[best])),
+            search_rows=len(next(iter(job.rows.values()))),
+            search_sqnr_db=judged[best][0],
+            search_agreement=judged[best][1],
+            zero_channels={name: channels for name, (_, _, channels) in zero_channels(variants[best].source, placement.quantized_nodes).items()},
+            variant=best,
+            variants={name: db for name, (db, _) in judged.items()},
+            equalized_ranges_sha256=None if equalized is None else equalized.digest(),
+            reference_sha256=None if job.reference is None else sha256_file(job.reference),
+        )
         record.save(temporary / "quantized.json")
         if equalized is not None:
             equalized.save(temporary / "ranges.json")
@@ -88,10 +90,10 @@ def closest(judged: Mapping[str, Judged]) -> str:
     return max(judged, key=lambda name: float("inf") if (db := judged[name][0]) is None else db)
 
 
-def judge(job: Job, models: Mapping[str, bytes], *, classes: bool) -> dict[str, Judged]:
+def judge(job: Job, models: Mapping[str, bytes | onnx.ModelProto], *, classes: bool) -> dict[str, Judged]:
     """Each model by name, Q/DQ against float, both exactly as written in ONNX Runtime: its optimizer can break a valid Q/DQ model."""
     names = [spec.name for spec in job.exported.outputs]
-    reference = _outputs(session(job.float_model, optimize=False), job.batch, job.rows)
+    reference = _outputs(session(job.judge, optimize=False), job.batch, job.rows)
     judged = {}
     for name, content in models.items():
         got = _outputs(session(content, optimize=False), job.batch, job.rows)

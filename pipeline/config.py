@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 from pathlib import Path
@@ -18,6 +19,9 @@ from pipeline.tensors import AxisRange, TensorSpec
 Dtype = Literal["float32", "int32", "int64", "uint8", "int8", "bool"]
 TOP1 = "top1"
 """The metric that is right or wrong for each row: the largest score of the first output against the label."""
+KNOWN_METRICS = (TOP1, "top5", "f1", "spearman")
+CLASS_METRICS = KNOWN_METRICS[:3]
+LONGEST_WAIVER_DAYS = 92
 
 
 class InputConfig(Section):
@@ -111,6 +115,21 @@ class ModelConfig(Section):
         return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in self.shapes.items()}
 
 
+class TrainingConfig(Section):
+    """How `quantize.qat` trains (calibration/qat): at most `epochs` over at most `rows` rows of the role `train`, `batch_rows` at a time.
+
+    `learning_rate`: how far a step may move a layer's output, over how far rounding its weights does; a cosine takes it to zero (qat/adam.py);
+    `patience`: epochs without a better SQNR on the search rows that end it.
+    """
+
+    epochs: PositiveInt = 20
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.05
+    batch_rows: PositiveInt = 32
+    rows: PositiveInt = 2048
+    patience: PositiveInt = 5
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
 class QuantizeConfig(Section):
     """`method`: how a range follows from the values seen (calibration/range_methods.py); `max` is all of them.
 
@@ -119,6 +138,7 @@ class QuantizeConfig(Section):
     `method: auto` takes the one whose activations are nearest to float on the search rows. `float_layers`: nodes or torch modules that stay in float.
     `max_drift`: the error's power over the worst output's (0.01 is 20 dB), up to which layers go back to float (calibration/search); null: none do.
     `max_slowdown`: latency over plain INT8's that a target may lose by it. `search_seconds`: after them the best answer so far is taken.
+    `qat`: train under fake quantization never, always, or where no scheme keeps `max_drift` without (`auto`); `training` says how.
     """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
@@ -133,6 +153,14 @@ class QuantizeConfig(Section):
     adaptation: bool = True
     rounding: Literal["compensated", "nearest"] = "compensated"
     bias_correction: bool = True
+    qat: Literal["never", "auto", "always"] = "never"
+    training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def qat_decides(self) -> QuantizeConfig:
+        if self.qat == "auto" and self.max_drift is None:
+            raise ValueError("qat: auto trains where max_drift is not kept: set quantize.max_drift, or qat: never or always")
+        return self
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -141,10 +169,26 @@ class QuantizeConfig(Section):
 
 
 class TargetConfig(Section):
-    """`compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for; a backend refuses what is not its own."""
+    """What a target's backend is told; a backend refuses what is not its own.
+
+    `compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for. `isa_levels` (openvino-cpu): lesser CPUs that are served
+    too, such as AVX2, AVX512_CORE_VNNI. The rest is for GPUs (see `engines/trt.py`, `ort_gpu_options.py`); `plugins` are paths, each
+    with its sha256.
+    """
 
     required: bool = False
     compute_capabilities: list[str] | None = None
+    isa_levels: list[str] | None = None
+    optimization_level: int | None = None
+    hardware_compatibility: str | None = None
+    workspace_mib: int | None = None
+    plugins: dict[str, str] | None = None
+    repeatable: bool | None = None
+    device: str | None = None
+    dla_core: int | None = None
+    gpu_fallback: bool | None = None
+    cuda_graphs: bool | None = None
+    cudnn_conv_algo_search: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """What the target's backend is told."""
@@ -154,7 +198,8 @@ class TargetConfig(Section):
 class WarmupConfig(Section):
     """`iterations: auto` finds the smallest number whose first request is steady, in fresh processes.
 
-    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes).
+    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes). A step at which
+    the runtime fails is tried `retries` times more; `max_rss_mb` (10^6 bytes) is the resident memory that the warm process may reach.
     """
 
     concurrency: list[PositiveInt] = Field(default=[1], min_length=1)
@@ -162,22 +207,33 @@ class WarmupConfig(Section):
     shapes: dict[str, Annotated[list[PositiveInt], Field(min_length=1)]] = Field(default={})
     iterations: PositiveInt | Literal["auto"] = "auto"
     max_seconds: Annotated[float, Field(gt=0)] = 30.0
+    retries: Annotated[int, Field(ge=0)] = 1
+    max_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class GatesConfig(Section):
     """Limits of the release. Latency limits are ratios; `trials` fresh processes a variant, extended to `max_trials`.
 
-    `metric` is `top1`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,) or one number, higher is
-    better. `max_drop` and `min_reference` are fractions of rows for top1, and in the metric's own unit otherwise.
+    `metric` is `top1`, `top5`, `f1` (macro), `spearman`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,)
+    or one number, higher is better. `max_drop` and `min_reference` are fractions for the first three, and in the metric's own unit otherwise.
+    `slices`: "class", and names of data.columns, by which drift is shown apart; `max_slice_drop` is the limit of each (null: shown, not judged).
+    `max_ready_ms` (process start to ready), `max_peak_rss_mb` and `max_engine_mb` (10^6 bytes) are judged where they are given.
+    `runtimes_agree_db`: SQNR of the outputs that a second runtime must give; `calibration/agree.py` has the reason for the default.
     """
 
     metric: str = "top1"
+    slices: list[str] = Field(default=["class"])
+    max_slice_drop: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_ready_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_peak_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_engine_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_drop: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     min_reference: Annotated[float, Field(allow_inf_nan=False)] | None = None
     first_request_over_p50: Annotated[float, Field(gt=1)]
     p99_over_p50: Annotated[float, Field(gt=1)]
     int8_share: Annotated[float, Field(ge=0, le=1)]
     int8_speedup: Annotated[float, Field(gt=0)]
+    runtimes_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     side_confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.999
     trials: PositiveInt = 15
     max_trials: PositiveInt = 30
@@ -186,14 +242,14 @@ class GatesConfig(Section):
     @field_validator("metric")
     @classmethod
     def metric_known(cls, metric: str) -> str:
-        if metric != TOP1 and not re.fullmatch(r"[^:]+:[^:]+", metric):
-            raise ValueError(f"{metric!r} is no metric: {TOP1}, or path/to/file.py:function of your own")
+        if metric not in KNOWN_METRICS and not re.fullmatch(r"[^:]+:[^:]+", metric):
+            raise ValueError(f"{metric!r} is no metric: {', '.join(KNOWN_METRICS)}, or path/to/file.py:function of your own")
         return metric
 
     @model_validator(mode="after")
     def fractions(self) -> GatesConfig:
-        if self.metric == TOP1 and not (self.max_drop < 1 and 0 <= (self.min_reference or 0) <= 1):
-            raise ValueError(f"gates.max_drop and gates.min_reference are fractions of rows for {TOP1}: between 0 and 1")
+        if self.metric in CLASS_METRICS and not (self.max_drop < 1 and 0 <= (self.min_reference or 0) <= 1):
+            raise ValueError(f"gates.max_drop and gates.min_reference are fractions for {self.metric}: between 0 and 1")
         return self
 
     @model_validator(mode="after")
@@ -210,13 +266,51 @@ class SignConfig(Section):
     development: bool = False
 
 
+class WaiverConfig(Section):
+    """One check of one target that may ship although it does not pass, until `expires`. `signature`: what `qwarm waive` prints."""
+
+    target: str
+    check: str
+    why: Annotated[str, Field(min_length=10)]
+    by: Annotated[str, Field(min_length=2)]
+    granted: datetime.date
+    expires: datetime.date
+    signature: str
+
+    @model_validator(mode="after")
+    def ends_soon(self) -> WaiverConfig:
+        if not self.granted <= self.expires <= self.granted + datetime.timedelta(days=LONGEST_WAIVER_DAYS):
+            raise ValueError(f"a waiver holds for at most {LONGEST_WAIVER_DAYS} days: {self.granted} to {self.expires}")
+        return self
+
+
+class WaiversConfig(Section):
+    """`key`: the public key (PEM) of who may grant them, which is not the release's own."""
+
+    key: str | None = None
+    entries: list[WaiverConfig] = Field(default=[])
+
+    @model_validator(mode="after")
+    def key_given(self) -> WaiversConfig:
+        if self.entries and self.key is None:
+            raise ValueError("waivers need release.waivers.key: the public key of who may grant them")
+        return self
+
+
 class ReleaseConfig(Section):
-    """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise."""
+    """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise.
+
+    `card`: a Markdown file of yours on intended use, limits and licence, for the model card. `native_triton`: model repositories for Triton's own
+    backends too, which hold the model a second time.
+    """
 
     name: str
     version: str
     undecided: Literal["refuse", "leave-out"] = "leave-out"
     sign: SignConfig | None = None
+    waivers: WaiversConfig = WaiversConfig()
+    card: str | None = None
+    native_triton: bool = True
 
     @field_validator("name")
     @classmethod
@@ -256,8 +350,13 @@ class Config(Section):
             allowed = self.model.shapes[name]
             if beyond := [size for size in sizes if not allowed.min <= size <= allowed.max]:
                 raise ValueError(f"warmup.{key} {beyond} are beyond model.shapes.{name}: {allowed.min} to {allowed.max}")
-        if self.gates.metric == TOP1 and self.data.labels is None:
-            raise ValueError(f"gates.metric {TOP1} needs class names: set data.labels, or name a metric of your own (path/to/file.py:function)")
+        if self.gates.metric in CLASS_METRICS and self.data.labels is None:
+            raise ValueError(
+                f"gates.metric {self.gates.metric} needs class names: set data.labels, or name a metric of your own (path/to/file.py:function)"
+            )
+        columns = sorted(set(self.data.columns) - {"label"})
+        if unknown := [name for name in self.gates.slices if name != "class" and name not in columns]:
+            raise ValueError(f"gates.slices {unknown} are no names of data.columns ({', '.join(columns)}), and not class")
         if isinstance(size := self.data.roles["calibration"], int) and size < self.quantize.min_rows:
             raise ValueError(f"data.roles.calibration is {size}, fewer than quantize.min_rows = {self.quantize.min_rows}")
         return self
@@ -316,5 +415,5 @@ def load_config(path: str | Path = "params.yaml") -> Config:
 
 __all__ = [
     "AxisConfig", "Config", "DataConfig", "GatesConfig", "HealthConfig", "InputConfig", "ModelConfig", "QuantizeConfig", "ReleaseConfig", "RoleName",
-    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "WarmupConfig", "load_config",
+    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "TrainingConfig", "WarmupConfig", "load_config",
 ]  # fmt: skip

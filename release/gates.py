@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from scipy import special
 
-from pipeline.records import Census, Check, DriftReport, Evidence, Interval, Trial, Validation, Verdict
+from pipeline.records import Census, Check, Details, DriftReport, Evidence, Interval, Trial, Validation, Verdict
 from pipeline.verdicts import combine, judge
-from release import paired
+from release import budgets, paired
+from release.agreement import agreement_check
+from release.bands import bands
+from release.slice_check import slice_check
 from warmup import latency
 from warmup.latency import Estimate
 
@@ -30,10 +33,14 @@ Undecided = Literal["refuse", "leave-out"]
 
 
 def judge_target(
-    validation: Validation, limits: GatesConfig, *, required: bool, undecided: Undecided, machine: Mapping[str, str], measured_at: str
-) -> Evidence:
-    """The verdict of a measured target. `machine` and `measured_at` (ISO 8601) are what the measurement holds for."""
-    checks = checks_of(validation, limits)
+    validation: Validation, limits: GatesConfig, *, required: bool, undecided: Undecided, machine: Mapping[str, str], measured_at: str,
+    waive: Callable[[tuple[Check, ...]], tuple[Check, ...]] = lambda checks: checks,
+) -> Evidence:  # fmt: skip
+    """The verdict of a measured target. `machine` and `measured_at` (ISO 8601) are what the measurement holds for.
+
+    `waive` marks the checks that somebody lets ship all the same (release/waivers.py).
+    """
+    checks = waive(checks_of(validation, limits))
     verdict = combine(checks)
     ships, refuses, reason = outcome(checks, required=required, undecided=undecided)
     return Evidence(
@@ -48,6 +55,8 @@ def judge_target(
         machine=dict(machine),
         measured_at=measured_at,
         refuses=refuses,
+        attribution=validation.attribution,
+        details=Details(validation.drift, validation.census, bands(validation.coldstart.trials)),
     )
 
 
@@ -61,11 +70,15 @@ def not_measured(target: str, why: str, *, required: bool, machine: Mapping[str,
 def checks_of(validation: Validation, limits: GatesConfig) -> tuple[Check, ...]:
     """Every gate's answer, in the order a reader wants them."""
     reference = () if limits.min_reference is None else (reference_check(validation.drift, limits.min_reference),)
+    sliced = () if limits.max_slice_drop is None else (slice_check(validation.drift, limits.max_slice_drop),)
     return (
         drop_check(validation.drift, limits.max_drop),
+        *sliced,
         *reference,
         share_check(validation.census, limits.int8_share),
+        agreement_check(validation.agreement),
         *latency_checks(validation, limits),
+        *budgets.checks(validation, limits),
     )
 
 
@@ -82,6 +95,8 @@ def outcome(checks: tuple[Check, ...], *, required: bool, undecided: Undecided) 
     verdict = combine(checks)
     excused = [check.name for check in checks if check.excused]
     if verdict is Verdict.PASS:
+        if waived := [f"{check.name} ({check.verdict.name}, waived {check.waived})" for check in checks if check.waived]:
+            return True, False, f"ships on a waiver: {'; '.join(waived)}"
         if not excused:
             return True, False, f"ships: all {len(checks)} checks passed"
         return True, False, f"ships with {', '.join(excused)} UNDECIDED: this machine was unsteady or busy and could not tell"
@@ -101,7 +116,8 @@ def _cause(check: Check) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return {"fraction": f"{100 * value:.3g} %", "score": f"{value:.4g}"}.get(unit, f"{value:.3g}x")
+    texts = {"fraction": f"{100 * value:.3g} %", "dB": f"{value:.1f} dB", "ms": f"{value:.4g} ms", "MB": f"{value:.4g} MB", "score": f"{value:.4g}"}
+    return texts.get(unit, f"{value:.3g}x")
 
 
 def drop_check(drift: DriftReport, max_drop: float) -> Check:
@@ -275,5 +291,8 @@ def figures_of(validation: Validation) -> dict[str, float]:
         "speedup": median(_speedups(warm, plain)),
         "ready_ms": median(tuple(trial.phases_ms["ready"] for trial in warm if "ready" in trial.phases_ms)),
         "peak_rss_mb": max((trial.peak_rss_mb for trial in warm), default=None),
+        "engine_mb": validation.engine_bytes / 1e6,
+        "worst_slice_drop": max(((part.lost - part.gained) / part.rows for part in drift.slices), default=None),
+        "kl_divergence": drift.kl_divergence,
     }
     return {name: value for name, value in figures.items() if value is not None}

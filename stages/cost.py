@@ -70,7 +70,7 @@ def _calibrate(config: Config, exported: ExportedModel, scheme: str, role: str, 
     with bar(f"cost: quantize after {role} rows") as report:
         QUANTIZERS[scheme](
             paths.EXPORT / "model.onnx", exported, ranges, folder, search,
-            calibration=Calibration(lambda: _batches(config, role, digests), rows, methods(config)), float_layers=float_layers(config),
+            calibration=Calibration(lambda: _batches(config, role, digests), rows, methods(config)), float_layers=float_layers(config, paths.EXPORT),
             classes=config.data.labels is not None, progress=report,
         )  # fmt: skip
     return folder / "model.onnx"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 import engines
 from calibration.ranges import check_bound
@@ -45,35 +46,41 @@ def deployment(scheme: str, targets: Collection[str], schemes: Collection[str], 
 
 def run(scheme: str) -> str:
     config = load_config(paths.PARAMS)
-    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    return described(*quantized(config, scheme, paths.EXPORT, paths.RANGES, paths.QUANTIZED / scheme, f"quantize@{scheme}"))
+
+
+def quantized(
+    config: Config, scheme: str, source: Path, ranges: Path, folder: Path, title: str, *, reference: Path | None = None
+) -> tuple[QuantizedModel, SearchResult]:
+    """`folder` with the Q/DQ model of the export in `source`, from the records in `ranges`; judged on the search rows against it, or `reference`."""
+    exported = ExportedModel.load(source / "exported.json", next="run `dvc repro export`")
     roles = role_manifest(config, "calibration")
-    by_method = {method: Ranges.load(paths.ranges(method), next="run `dvc repro ranges`") for method in config.quantize.methods}
-    for method, ranges in by_method.items():
-        check_bound(ranges, exported, roles, method=method, batch_rows=config.quantize.batch_rows)
+    by_method = {method: Ranges.load(ranges / f"{method}.json", next="run `dvc repro ranges`") for method in config.quantize.methods}
+    for method, found in by_method.items():
+        check_bound(found, exported, roles, method=method, batch_rows=config.quantize.batch_rows)
     rows, _ = role_arrays(config, "search")
     calibration = Calibration(
         rows=lambda: (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows)),
         ids=roles.roles["calibration"].rows,
         methods=methods(config),
     )
-    job = Job(paths.EXPORT / "model.onnx", exported, next(iter(by_method.values())), rows, calibration)
-    with bar(f"quantize@{scheme}") as report:
-        quantized, search = quantize(
-            RULES[scheme], job, by_method, paths.QUANTIZED / scheme, budget(config),
+    job = Job(source / "model.onnx", exported, next(iter(by_method.values())), rows, calibration, reference=reference)
+    with bar(title) as report:
+        return quantize(
+            RULES[scheme], job, by_method, folder, budget(config),
             deployment(scheme, config.targets, config.quantize.schemes, exported),
-            float_layers=float_layers(config), classes=config.data.labels is not None, progress=report,
+            float_layers=float_layers(config, source), classes=config.data.labels is not None, progress=report,
         )  # fmt: skip
-    return described(quantized, search)
 
 
-def described(quantized: QuantizedModel, search: SearchResult) -> str:
+def described(made: QuantizedModel, search: SearchResult) -> str:
     """The result in one line."""
-    decibels = "without limit" if quantized.search_sqnr_db is None else f"{quantized.search_sqnr_db:.1f} dB"
-    left = ", ".join(f"{node.node} ({node.reason})" for node in quantized.float_nodes) or "none"
-    rounded = ", ".join(f"{name} {'without limit' if db is None else f'{db:.1f} dB'}" for name, db in quantized.variants.items())
-    zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in quantized.zero_channels.items())
+    decibels = "without limit" if made.search_sqnr_db is None else f"{made.search_sqnr_db:.1f} dB"
+    left = "; ".join(made.left_in_float) or "none"
+    rounded = ", ".join(f"{name} {'without limit' if db is None else f'{db:.1f} dB'}" for name, db in made.variants.items())
+    zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in made.zero_channels.items())
     met = "" if search.met is None else f"; max_drift {search.max_drift:g} {'is' if search.met else 'is NOT'} met: {search.written.worst_drift:.2g}"
     return (
-        f"{quantized.scheme}: {quantized.quantize_linear} QuantizeLinear, {quantized.dequantize_linear} DequantizeLinear, ranges by {search.method}, "
-        f"SQNR {decibels} on {quantized.search_rows} search rows (weights {quantized.variant}; {rounded}){met}; left in float: {left}{zero}"
+        f"{made.scheme}: {made.quantize_linear} QuantizeLinear, {made.dequantize_linear} DequantizeLinear, ranges by {search.method}, "
+        f"SQNR {decibels} on {made.search_rows} search rows (weights {made.variant}; {rounded}){met}; left in float: {left}{zero}"
     )

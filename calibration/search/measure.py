@@ -40,7 +40,7 @@ class Measure:
     def __init__(self, job: Job, openers: Mapping[str, Opener], plain: onnx.ModelProto) -> None:
         self._job, self._openers, self._plain = job, openers, plain
         self._allowed = AxisRange(job.batch.min, job.batch.min, min(max(ROWS, job.batch.min), job.batch.max))
-        runtime = session(job.float_model, optimize=False)
+        runtime = session(job.judge, optimize=False)
         self._reference = self._run(lambda batch: run_session(runtime, batch), job.rows)
         self._few = {name: array[:SCREENED] for name, array in job.rows.items()}
         self._open = contextlib.ExitStack()
