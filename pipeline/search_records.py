@@ -12,11 +12,12 @@ from pipeline.strict import Record
 class DeployedPoint(Record):
     """A model in one target's runtime: its `drift` there, and the times of single requests in ms, taken in turn with those of plain INT8.
 
-    `latency_ratio` is the lower quartile of `ms` over that of `plain_ms`: on a shared machine noise only adds.
+    `latency_ratio` is the median of the ratios of neighbours, `latency_at_least` the lower end of its one-sided 95 % interval.
     """
 
     drift: float
     latency_ratio: float
+    latency_at_least: float
     plain_ms: tuple[float, ...]
     ms: tuple[float, ...]
 
@@ -44,6 +45,11 @@ class SearchPoint(Record):
     def latency_ratio(self) -> float | None:
         """Of the target that suffers most; null where none can be measured here."""
         return max((point.latency_ratio for point in self.deployed.values()), default=None)
+
+    @property
+    def latency_at_least(self) -> float:
+        """What it surely loses on some target; 1 where none can be measured here."""
+        return max((point.latency_at_least for point in self.deployed.values()), default=1.0)
 
 
 @dataclasses.dataclass(frozen=True)

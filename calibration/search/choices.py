@@ -57,7 +57,7 @@ class Choices:
         return max(drift, 0.0)
 
     def point(self, added: str, layers: frozenset[str]) -> SearchPoint:
-        return self.journal.point(layers, lambda: self._point(added, layers))
+        return self.journal.point(layers, lambda: self._point(added, layers), lambda kept: kept.whole or self._budget.slow(kept))
 
     def _point(self, added: str, layers: frozenset[str]) -> SearchPoint:
         if not layers:

@@ -17,13 +17,16 @@ from pipeline.search_records import SearchPoint, Sensitivity
 SCAN_SHARE = 0.6
 """Of the time, for looking at each candidate alone."""
 STEP_DB = 0.5
+"""A step is measured when it is expected to be worth this."""
 TRIED = 4
 """Candidates that are looked at anew in each step, beside those that touch what was added last."""
 LEAST_GAIN = 0.002
 """Part of the drift that a step must take away: less is noise of the rounding."""
 REFUSED_IN_A_ROW = 4
+"""Candidates; then nothing better is expected of the others."""
 MET, PLAIN_MET, TIME = "max_drift is met", "plain INT8 is within max_drift", "search_seconds are over"
-NO_GAIN, ALL_FLOAT, TOO_SLOW = "no further layer brings the model nearer", "every layer but one is in float", "what is left is beyond max_slowdown"
+NO_GAIN, ALL_FLOAT = "no further layer brings the model nearer", "every layer but one is in float"
+TOO_SLOW = "what is left is beyond max_slowdown, or no nearer"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +143,7 @@ class Search:
                 point = self._point(added, layers)
             except ModelError:  # a runtime cannot build this mixture
                 point = None
-            if point is None or self._budget.slow(point):
+            if point is None or self._budget.slow(point) or point.worst_drift >= before.worst_drift:
                 if len(step) == 1:
                     self._passed.add(step[0].name)
                     refused += 1
@@ -161,7 +164,7 @@ class Search:
         while len(step) < most and (candidate := self._next(layers, last)) is not None:
             step.append(candidate)
             last, layers = candidate.layers - layers, layers | candidate.layers
-            if before.worst_drift - (start - self._screen(layers)) <= wanted:
+            if before.worst_drift * self._screen(layers) <= wanted * start:
                 break
         return step
 

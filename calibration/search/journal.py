@@ -31,9 +31,10 @@ class Journal:
         """Whether `drift` would measure nothing."""
         return _key(kind, *sorted(layers)) in self.drifts
 
-    def point(self, layers: Collection[str], measure: Callable[[], SearchPoint]) -> SearchPoint:
+    def point(self, layers: Collection[str], measure: Callable[[], SearchPoint], enough: Callable[[SearchPoint], bool]) -> SearchPoint:
+        """`enough`: whether a kept one need not be measured again."""
         key = _key(*sorted(layers))
-        if key not in self.points:
+        if key not in self.points or not enough(self.points[key]):
             self.points[key] = measure()
         return self.points[key]
 

@@ -175,6 +175,9 @@ def test_what_is_too_slow_is_passed_over(search: Searching) -> None:
     assert "block.stem" not in held.written.float_layers
     assert any(not point.whole and "block.stem" in point.float_layers for point in held.points)
     assert all((held.points[place].latency_ratio or 0) <= 5.0 for place in held.frontier)
+    freed = search(1e-12, openers={"slow": opened}, max_slowdown=1e6)
+    assert "block.stem" in freed.written.float_layers
+    assert freed.written.whole
 
 
 def test_a_mixture_that_a_runtime_refuses_is_passed_over_and_a_target_without_int8_left_out(search: Searching) -> None:
