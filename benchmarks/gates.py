@@ -26,7 +26,10 @@ from scipy import special, stats
 from release.paired import MAX_ROWS_TO_DECIDE, METHOD, score_upper, upper_bound
 
 ROWS = (50, 200, 564, 781, 5000, 20000)
-LIMITS = (0.005, 0.01)
+MARGIN = 0.005
+"""The limit that `accuracy` of the JSON is for; `limits` has all."""
+LIMITS = (MARGIN, 0.01)
+KEYS = ("n", "true_drop", "gain", "pass", "fail", "undecided")
 GAINS = (0.0, 0.001, 0.005, 0.015)
 Bound = Callable[[int, int, int], float]
 
@@ -152,7 +155,8 @@ def main() -> int:
     }
     print(json.dumps(summary, indent=2))
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps({"accuracy": entries, "method": METHOD, "summary": summary}, indent=1) + "\n")
+    accuracy = [{key: entry[key] for key in KEYS} for entry in entries if entry["limit"] == MARGIN]
+    arguments.json.write_text(json.dumps({"accuracy": accuracy, "limits": entries, "method": METHOD, "summary": summary}, indent=1) + "\n")
     good = summary["worst_pass_at_limit"] <= 0.05 and summary["worst_fail_of_harmless"] <= 0.05 and (not power or power[0] >= 0.8)
     return 0 if good else 1
 

@@ -21,6 +21,8 @@ from ranges import BATCH_ROWS, MODEL, ROWS, SHAPE, peak_rss_mb, rows_of
 
 PERCENTILE_ROWS = 64
 """ONNX Runtime's histogram methods hold every activation of every row: 256 rows would take some 17 GB."""
+SEARCH_DRIFT, SEARCH_SLOWDOWN, SEARCH_SECONDS = 10**-2.8, 1.05, 600.0
+"""What `qwarm-search` is held to: 28 dB, or as near as 1.05 of plain INT8's latency allows."""
 Figures = dict[str, Any]
 
 
@@ -103,7 +105,7 @@ def ours(
         from calibration.ranges import collect
         from calibration.rounding.methods import Calibration, Methods
         from pipeline.records import ExportedModel
-        from stages.quantize import QUANTIZERS
+        from stages.schemes import QUANTIZERS
 
         exported = ExportedModel.load(work / "export/exported.json", next="")
         search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
@@ -120,6 +122,39 @@ def ours(
         return {"ranges_s": ranges_s, "calibration_s": time.perf_counter() - started, "variant": record.variant, "search_sqnr_db": record.variants}
 
     return run
+
+
+def searched(work: Path, out: Path) -> Figures:
+    """qwarm with layers in float, chosen on the search rows: at least 28 dB if that costs no more than 1.05 of plain INT8's latency."""
+    from calibration.ranges import collect_each
+    from calibration.rounding.methods import Calibration
+    from calibration.search.budget import Budget
+    from calibration.search.run import Deployment, quantize
+    from calibration.variants import Job
+    from engines.once import deployed
+    from pipeline.platforms import machine_facts
+    from pipeline.records import ExportedModel
+    from stages.schemes import RULES
+
+    exported = ExportedModel.load(work / "export/exported.json", next="")
+    search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
+    started = time.perf_counter()
+    ids = [str(number) for number in range(ROWS)]
+    by_method = collect_each(
+        work / "export/model.onnx", exported, pictures(work), ids,
+        calibration_root="", preprocess_sha256="", min_rows=1, batch_rows=BATCH_ROWS, methods=("mse", "percentile", "entropy", "max"),
+    )  # fmt: skip
+    ranges_s = time.perf_counter() - started
+    job = Job(work / "export/model.onnx", exported, by_method["mse"], search, Calibration(lambda: pictures(work), ids))
+    runtimes = {target: deployed(target, exported.inputs, exported.shapes) for target in ("openvino-cpu", "onnxruntime-cpu")}
+    budget = Budget(SEARCH_DRIFT, SEARCH_SLOWDOWN, SEARCH_SECONDS)
+    record, result = quantize(RULES["cpu"], job, by_method, out / "quantized", budget, Deployment(runtimes, machine_facts()))
+    (out / "quantized/model.onnx").rename(out / "model.onnx")
+    return {
+        "ranges_s": ranges_s, "calibration_s": time.perf_counter() - started, "variant": record.variant, "search_sqnr_db": record.variants,
+        "method": result.method, "methods": result.methods, "float_layers": list(result.written.float_layers), "stopped": result.stopped,
+        "points": [[point.added, point.worst_drift, point.latency_ratio, point.whole] for point in result.points], "search_s": result.seconds,
+    }  # fmt: skip
 
 
 def trained(work: Path, out: Path) -> Figures:
@@ -197,8 +232,9 @@ QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "qwarm-tensorrt-scheme": ours("tensorrt", "mse"),
     "qwarm-qat": trained,
     "qwarm": shipped,
+    "qwarm-search": searched,
 }
-"""`qwarm-ptq`, `qwarm-tensorrt-scheme` and `qwarm` stand for the product; those before add one method each to the one above."""
+"""`qwarm-ptq`, `qwarm-tensorrt-scheme`, `qwarm` and `qwarm-search` stand for the product; the others add one method each to the one above."""
 RUNTIMES: dict[str, tuple[str, ...]] = {"nncf": ("openvino",), "qwarm-tensorrt-scheme": ("openvino",)}
 """Where a model would not be shipped for both: NNCF's is OpenVINO's own format, and ONNX Runtime runs the scheme `tensorrt` in float."""
 

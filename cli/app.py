@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from cli import build as build_command
+from cli import cache as cache_command
+from cli import coldstart as coldstart_command
 from cli import compare as compare_command
 from cli import doctor as doctor_command
 from cli import firewall as firewall_command
@@ -50,9 +53,12 @@ def stage(
     stage_command.stage(name, item)
 
 
+app.add_typer(cache_command.cache, name="cache")
 app.command(name="firewall")(firewall_command.firewall)
+app.command(name="coldstart")(coldstart_command.coldstart)
 app.command(name="gate")(gate_command.gate)
 app.command(name="lint")(lint_command.lint)
+app.command(name="build")(build_command.build)
 app.command(name="compare")(compare_command.compare)
 app.command(name="quantize")(quantize_command.quantize)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.errors import REFUSED, ConfigError
+from pipeline.errors import REFUSED, ConfigError, DataError
 
 if TYPE_CHECKING:
     from calibration.firewall.catalogue import Catalogue
@@ -46,6 +48,8 @@ def compare_sources(
 
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("One source is given twice", where="qwarm firewall", expected="different sources", got=", ".join(paths))
+    if page is not None and not os.access(Path(page).resolve().parent, os.W_OK):
+        raise ConfigError("The page cannot be written", where=page, expected="a folder that exists and is writable", next="correct --report")
     sources = [guess(Path(path)) for path in paths]
     chosen = [list(columns)] * len(paths)
     warnings: list[str] = []
@@ -89,7 +93,9 @@ def _catalogue(
     from pipeline.data_config import HealthConfig
 
     # One compared column gets one name, so that `picture` here and `image` there are compared all the same.
-    opened = open_rows(source, {"content": chosen[0]} if len(chosen) == 1 else {name: name for name in chosen}, group=group)
+    columns = {"content": chosen[0]} if len(chosen) == 1 else {name: name for name in chosen}
+    with _by_hand("correct --column or --group"):
+        opened = open_rows(source, columns, group=group)
     severe = {kind: "quarantine" for kind, field in HealthConfig.model_fields.items() if field.default == "refuse"}
     health = Health(HealthConfig.model_validate(severe) if quarantine else None)
     cataloguer = Cataloguer(path, opened.rows, tolerance=tolerance, store=store)
@@ -104,13 +110,21 @@ def _catalogue(
 
 def _readable(health: Health, opened: Source) -> Iterator[Row]:
     """`health.rows`, where a refusal says what to do without a params.yaml."""
+    with _by_hand("repair or remove the row, or leave such rows out with --quarantine"):
+        yield from health.rows(opened)
+
+
+@contextlib.contextmanager
+def _by_hand(next: str) -> Iterator[None]:
+    """A refusal whose way out would be an edit of params.yaml says `next` instead: there is none here."""
     from calibration.health import RowError
 
     try:
-        yield from health.rows(opened)
-    except RowError as error:
-        facts = {"where": error.where, "expected": error.expected, "got": error.got}
-        raise RowError(error.kind, error.what, **facts, next="repair or remove the row, or leave such rows out with --quarantine") from error
+        yield
+    except DataError as error:
+        if isinstance(error, RowError) or "data." in error.next:
+            error.next = next
+        raise
 
 
 def _not_finite(path: str, row_id: str, column: str) -> RowError:

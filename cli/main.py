@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from pipeline.errors import QwarmError
+from pipeline.errors import ConfigError, QwarmError
 
 HOST_COMMANDS = {
     "verify": "Check every byte of a bundle against its manifest.",
@@ -23,6 +23,21 @@ def run_host(arguments: list[str]) -> int:
     return host_main(arguments)
 
 
+def run(arguments: list[str]) -> int:
+    """A subcommand's exit code. Raises ConfigError for options that it does not have, so that they too are one error, with --json an object."""
+    from typer.exceptions import TyperException
+    from typer.main import get_command
+
+    from cli.app import app
+
+    try:
+        return get_command(app).main(arguments, prog_name="qwarm", standalone_mode=False) or 0
+    except TyperException as error:
+        named = " ".join(["qwarm", *arguments[:1]]) if arguments and not arguments[0].startswith("-") else "qwarm"
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        raise ConfigError("The command line is wrong", where=named, got=message.rstrip("."), next=f"{named} --help") from None
+
+
 def main() -> None:
     """Entry point. Exit codes: 0 done or PASS, 1 fault, 2 usage, 3 refused or FAIL, 4 UNDECIDED."""
     arguments = sys.argv[1:]
@@ -30,9 +45,7 @@ def main() -> None:
         # Straight to the host's own command: `ready` must answer before typer would be imported.
         raise SystemExit(run_host(arguments))
     try:
-        from cli.app import app
-
-        app(arguments)
+        raise SystemExit(run(arguments))
     except QwarmError as error:
         if "--json" in arguments:
             print(json.dumps(error.as_json()))

@@ -18,6 +18,8 @@ from pipeline.tensors import AxisRange, TensorSpec
 Dtype = Literal["float32", "int32", "int64", "uint8", "int8", "bool"]
 TOP1 = "top1"
 """The metric that is right or wrong for each row: the largest score of the first output against the label."""
+KNOWN_METRICS = (TOP1, "top5", "f1", "spearman")
+CLASS_METRICS = KNOWN_METRICS[:3]
 
 
 class InputConfig(Section):
@@ -131,19 +133,24 @@ class QuantizeConfig(Section):
 
     `min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch.
     `equalization`, `adaptation`, `rounding`, `bias_correction`: how weights are fitted on the calibration rows (calibration/rounding/methods.py).
-    `max_drift`: the largest error power of the worst output, on the search rows, over that output's power: 0.01 is 20 dB. None: no budget.
+    `method: auto` takes the one whose activations are nearest to float on the search rows. `float_layers`: nodes or torch modules that stay in float.
+    `max_drift`: the error's power over the worst output's (0.01 is 20 dB), up to which layers go back to float (calibration/search); null: none do.
+    `max_slowdown`: latency over plain INT8's that a target may lose by it. `search_seconds`: after them the best answer so far is taken.
     `qat`: train under fake quantization never, always, or where no scheme keeps `max_drift` without (`auto`); `training` says how.
     """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
-    method: Literal["max", "percentile", "entropy", "mse"] = "max"
+    method: Literal["auto", "max", "percentile", "entropy", "mse"] = "max"
+    float_layers: tuple[str, ...] = ()
+    max_drift: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_slowdown: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    search_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 300.0
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
     equalization: bool = True
     adaptation: bool = True
     rounding: Literal["compensated", "nearest"] = "compensated"
     bias_correction: bool = True
-    max_drift: Annotated[float, Field(gt=0, le=1)] | None = None
     qat: Literal["never", "auto", "always"] = "never"
     training: TrainingConfig = TrainingConfig()
 
@@ -153,12 +160,33 @@ class QuantizeConfig(Section):
             raise ValueError("qat: auto trains where max_drift is not kept: set quantize.max_drift, or qat: never or always")
         return self
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The range methods that may be taken, one for anything but `auto`; the first is a good one where nothing is chosen."""
+        return ("mse", "percentile", "entropy", "max") if self.method == "auto" else (self.method,)
+
 
 class TargetConfig(Section):
-    """`compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for; a backend refuses what is not its own."""
+    """What a target's backend is told; a backend refuses what is not its own.
+
+    `compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for. `isa_levels` (openvino-cpu): lesser CPUs that are served
+    too, such as AVX2, AVX512_CORE_VNNI. The rest is for GPUs (see `engines/trt.py`, `ort_gpu_options.py`); `plugins` are paths, each
+    with its sha256.
+    """
 
     required: bool = False
     compute_capabilities: list[str] | None = None
+    isa_levels: list[str] | None = None
+    optimization_level: int | None = None
+    hardware_compatibility: str | None = None
+    workspace_mib: int | None = None
+    plugins: dict[str, str] | None = None
+    repeatable: bool | None = None
+    device: str | None = None
+    dla_core: int | None = None
+    gpu_fallback: bool | None = None
+    cuda_graphs: bool | None = None
+    cudnn_conv_algo_search: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """What the target's backend is told."""
@@ -168,7 +196,8 @@ class TargetConfig(Section):
 class WarmupConfig(Section):
     """`iterations: auto` finds the smallest number whose first request is steady, in fresh processes.
 
-    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes).
+    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes). A step at which
+    the runtime fails is tried `retries` times more; `max_rss_mb` (10^6 bytes) is the resident memory that the warm process may reach.
     """
 
     concurrency: list[PositiveInt] = Field(default=[1], min_length=1)
@@ -176,22 +205,33 @@ class WarmupConfig(Section):
     shapes: dict[str, Annotated[list[PositiveInt], Field(min_length=1)]] = Field(default={})
     iterations: PositiveInt | Literal["auto"] = "auto"
     max_seconds: Annotated[float, Field(gt=0)] = 30.0
+    retries: Annotated[int, Field(ge=0)] = 1
+    max_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class GatesConfig(Section):
     """Limits of the release. Latency limits are ratios; `trials` fresh processes a variant, extended to `max_trials`.
 
-    `metric` is `top1`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,) or one number, higher is
-    better. `max_drop` and `min_reference` are fractions of rows for top1, and in the metric's own unit otherwise.
+    `metric` is `top1`, `top5`, `f1` (macro), `spearman`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,)
+    or one number, higher is better. `max_drop` and `min_reference` are fractions for the first three, and in the metric's own unit otherwise.
+    `slices`: "class", and names of data.columns, by which drift is shown apart; `max_slice_drop` is the limit of each (null: shown, not judged).
+    `max_ready_ms` (process start to ready), `max_peak_rss_mb` and `max_engine_mb` (10^6 bytes) are judged where they are given.
+    `runtimes_agree_db`: SQNR of the outputs that a second runtime must give; `calibration/agree.py` has the reason for the default.
     """
 
     metric: str = "top1"
+    slices: list[str] = Field(default=["class"])
+    max_slice_drop: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_ready_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_peak_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_engine_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_drop: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     min_reference: Annotated[float, Field(allow_inf_nan=False)] | None = None
     first_request_over_p50: Annotated[float, Field(gt=1)]
     p99_over_p50: Annotated[float, Field(gt=1)]
     int8_share: Annotated[float, Field(ge=0, le=1)]
     int8_speedup: Annotated[float, Field(gt=0)]
+    runtimes_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     side_confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.999
     trials: PositiveInt = 15
     max_trials: PositiveInt = 30
@@ -200,14 +240,14 @@ class GatesConfig(Section):
     @field_validator("metric")
     @classmethod
     def metric_known(cls, metric: str) -> str:
-        if metric != TOP1 and not re.fullmatch(r"[^:]+:[^:]+", metric):
-            raise ValueError(f"{metric!r} is no metric: {TOP1}, or path/to/file.py:function of your own")
+        if metric not in KNOWN_METRICS and not re.fullmatch(r"[^:]+:[^:]+", metric):
+            raise ValueError(f"{metric!r} is no metric: {', '.join(KNOWN_METRICS)}, or path/to/file.py:function of your own")
         return metric
 
     @model_validator(mode="after")
     def fractions(self) -> GatesConfig:
-        if self.metric == TOP1 and not (self.max_drop < 1 and 0 <= (self.min_reference or 0) <= 1):
-            raise ValueError(f"gates.max_drop and gates.min_reference are fractions of rows for {TOP1}: between 0 and 1")
+        if self.metric in CLASS_METRICS and not (self.max_drop < 1 and 0 <= (self.min_reference or 0) <= 1):
+            raise ValueError(f"gates.max_drop and gates.min_reference are fractions for {self.metric}: between 0 and 1")
         return self
 
     @model_validator(mode="after")
@@ -270,8 +310,13 @@ class Config(Section):
             allowed = self.model.shapes[name]
             if beyond := [size for size in sizes if not allowed.min <= size <= allowed.max]:
                 raise ValueError(f"warmup.{key} {beyond} are beyond model.shapes.{name}: {allowed.min} to {allowed.max}")
-        if self.gates.metric == TOP1 and self.data.labels is None:
-            raise ValueError(f"gates.metric {TOP1} needs class names: set data.labels, or name a metric of your own (path/to/file.py:function)")
+        if self.gates.metric in CLASS_METRICS and self.data.labels is None:
+            raise ValueError(
+                f"gates.metric {self.gates.metric} needs class names: set data.labels, or name a metric of your own (path/to/file.py:function)"
+            )
+        columns = sorted(set(self.data.columns) - {"label"})
+        if unknown := [name for name in self.gates.slices if name != "class" and name not in columns]:
+            raise ValueError(f"gates.slices {unknown} are no names of data.columns ({', '.join(columns)}), and not class")
         if isinstance(size := self.data.roles["calibration"], int) and size < self.quantize.min_rows:
             raise ValueError(f"data.roles.calibration is {size}, fewer than quantize.min_rows = {self.quantize.min_rows}")
         return self

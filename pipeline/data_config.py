@@ -139,6 +139,13 @@ class DataConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def pairs_of_roles_that_exist(self) -> DataConfig:
+        for pair in self.firewall.pairs:
+            if missing := sorted(set(pair.split("/")) - set(self.roles)):
+                raise ValueError(f"data.firewall.pairs: {pair!r} would be without effect, because data.roles has no {' and no '.join(missing)}")
+        return self
+
+    @model_validator(mode="after")
     def labelled(self) -> DataConfig:
         if not set(self.columns) - {"label"}:
             raise ValueError("data.columns must map at least one name besides `label`: what data.preprocess receives")

@@ -10,6 +10,9 @@ from pipeline.strict import Record
 from pipeline.tensors import AxisRange, TensorSpec
 from pipeline.verdicts import Check, Interval, Verdict
 
+SHOWN = 3
+"""Names that one line gives."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Platform(Record):
@@ -178,7 +181,7 @@ class Ranges(Record):
 
 @dataclasses.dataclass(frozen=True)
 class FloatNode(Record):
-    """A node that multiplies but stays in float, and why."""
+    """A node that stays in float, and why: one that multiplies, or one of `calibration/float_operators.py`."""
 
     node: str
     operator: str
@@ -212,6 +215,17 @@ class QuantizedModel(Record):
     """Of the ranges.json beside the model: those of the float graph with equalized channels that was quantized; null where that was the export."""
     reference_sha256: str | None = None
     """The float model that the search rows' figures are against, where it is another than `float_sha256`: the export, after QAT changed weights."""
+
+    @property
+    def left_in_float(self) -> tuple[str, ...]:
+        """A line for each reason and operator, with the first nodes that it holds for."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for node in self.float_nodes:
+            groups.setdefault((node.operator, node.reason), []).append(node.node)
+        return tuple(
+            f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''} ({operator}): {reason}"
+            for (operator, reason), names in groups.items()
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,27 +286,32 @@ class Choice(Record):
 
 @dataclasses.dataclass(frozen=True)
 class CensusLayer(Record):
-    """One layer as the runtime really executes it; `macs` for one row."""
+    """One layer as the runtime really executes it; `macs` for one row. `why` it is not in INT8, empty where it is."""
 
     name: str
     operator: str
     precision: str
     macs: int
+    why: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Census(Record):
-    """Which precision really executes: `int8_share` is the INT8 part of all multiply-accumulates, 0 to 1."""
+    """Which precision really executes: `int8_share` is the INT8 part of all multiply-accumulates, 0 to 1.
+
+    `conversions` counts the layers that only change a type or a layout, by the runtime's name of their kind.
+    """
 
     layers: tuple[CensusLayer, ...]
     int8_share: float
+    conversions: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Engine(Record):
     """One built engine: a folder with `engine.json` (this) and the files it lists."""
 
-    SCHEMA: ClassVar[str] = "qwarm.engine/1"
+    SCHEMA: ClassVar[str] = "qwarm.engine/2"
     target: str
     precision: str
     model_sha256: str
@@ -320,7 +339,10 @@ class WarmupStep(Record):
 
 @dataclasses.dataclass(frozen=True)
 class WarmupPlan(Record):
-    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows."""
+    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows.
+
+    A step at which the runtime fails is tried `retries` times more; `max_rss_mb`: resident memory (10^6 bytes) that the process may reach.
+    """
 
     SCHEMA: ClassVar[str] = "qwarm.plan/1"
     target: str
@@ -332,14 +354,17 @@ class WarmupPlan(Record):
     environment: dict[str, str]
     max_seconds: float
     found_by: str
+    retries: int = 1
+    max_rss_mb: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmupResult(Record):
-    """How long each step of a plan took in this process, in order, and the whole."""
+    """How long each step of a plan took in this process, in order, and the whole; `retried` says which step failed first, and how."""
 
     seconds_by_step: tuple[float, ...]
     total_seconds: float
+    retried: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,6 +396,34 @@ class ColdStartReport(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class SliceDrift(Record):
+    """The validation rows that have one `value` of `of` ("class", or a column of `gates.slices`): shares that are right, rows lost and gained."""
+
+    of: str
+    value: str
+    rows: int
+    reference_value: float
+    engine_value: float
+    lost: int
+    gained: int
+    agreement: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class WorstRow(Record):
+    """A row whose first output moved most: its place among the validation rows, and what each side answers (null without classes).
+
+    `distance` is the Euclidean norm of the difference over that of the reference's median row.
+    """
+
+    place: int
+    distance: float
+    label: str | None
+    reference: str | None
+    engine: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class DriftReport(Record):
     """INT8 engine against the float reference on the same validation rows.
 
@@ -378,9 +431,12 @@ class DriftReport(Record):
     (lost - gained) / rows, values are fractions and the gate computes the exact interval. Any other metric: `lost` and `gained` are null,
     values and `drop` (reference - engine) are in the metric's unit, and `interval` and `reference_interval` hold their bounds.
     `method` says which. `agreement` is null without classes; `sqnr_db` is that of the worst output, null where none differs.
+    `kl_divergence`: mean over rows of KL(reference || engine) of the softmax of the first output, in nats; null without classes.
+    `slices` need a metric that is right or wrong for each row; `channel_sqnr_db` is by place along axis 1 of the first output.
+    `worst` are the rows that moved most, those that were lost first.
     """
 
-    SCHEMA: ClassVar[str] = "qwarm.drift/1"
+    SCHEMA: ClassVar[str] = "qwarm.drift/2"
     metric: str
     validation_rows: int
     validation_root: str
@@ -395,18 +451,25 @@ class DriftReport(Record):
     sqnr_db: float | None
     sqnr_db_by_output: dict[str, float | None]
     method: str
+    kl_divergence: float | None = None
+    slices: tuple[SliceDrift, ...] = ()
+    channel_sqnr_db: tuple[float | None, ...] = ()
+    worst: tuple[WorstRow, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Validation(Record):
-    """What `validate@target` measured: accuracy and latency of one engine on one machine."""
+    """What `validate@target` measured of one engine on one machine: accuracy, latency, a second runtime's answers, and which hop lost what."""
 
-    SCHEMA: ClassVar[str] = "qwarm.validation/1"
+    SCHEMA: ClassVar[str] = "qwarm.validation/2"
     target: str
     bound_to: dict[str, str]
     drift: DriftReport
     coldstart: ColdStartReport
     census: Census | None
+    engine_bytes: int
+    agreement: Agreement
+    attribution: Attribution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -421,13 +484,37 @@ class NotMeasured(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class LatencyBand(Record):
+    """The fresh processes of one variant: quantiles over them of each request's time, in order, and of the start's cumulative phases."""
+
+    variant: str
+    processes: int
+    low_ms: tuple[float, ...]
+    """10th percentile."""
+    median_ms: tuple[float, ...]
+    high_ms: tuple[float, ...]
+    """90th percentile."""
+    phases_ms: dict[str, float]
+    """Medians."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Details(Record):
+    """What a report draws of a measured target: it travels with the evidence, so that a target measured elsewhere is drawn too."""
+
+    drift: DriftReport
+    census: Census | None
+    bands: tuple[LatencyBand, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Evidence(Record):
     """One target's verdict with everything it rests on: what `release` reads.
 
     `refuses` says that the whole release is refused because of it; a target that neither ships nor refuses is left out.
     """
 
-    SCHEMA: ClassVar[str] = "qwarm.evidence/1"
+    SCHEMA: ClassVar[str] = "qwarm.evidence/2"
     target: str
     required: bool
     verdict: Verdict
@@ -439,6 +526,8 @@ class Evidence(Record):
     machine: dict[str, str]
     measured_at: str
     refuses: bool = False
+    attribution: Attribution | None = None
+    details: Details | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -481,8 +570,52 @@ class ReleaseManifest(Record):
 
 
 __all__ = [
-    "ROLES", "Agreement", "Anomaly", "Attribution", "AxisRange", "Candidate", "Census", "CensusLayer", "Check", "Choice", "Claim", "ColdStartReport",
-    "DriftReport", "Engine", "Epoch", "Evidence", "ExportedModel", "File", "Finding", "FloatNode", "Interval", "LeakCost", "NotMeasured",
-    "OutlierRows", "Parity", "Parting", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget", "Role", "Roles",
-    "RowSource", "Shift", "TensorRange", "TensorSpec", "Training", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "ROLES",
+    "Agreement",
+    "Anomaly",
+    "Attribution",
+    "AxisRange",
+    "Candidate",
+    "Census",
+    "CensusLayer",
+    "Check",
+    "Choice",
+    "Claim",
+    "ColdStartReport",
+    "Details",
+    "DriftReport",
+    "Engine",
+    "Epoch",
+    "Evidence",
+    "ExportedModel",
+    "File",
+    "Finding",
+    "FloatNode",
+    "Interval",
+    "LatencyBand",
+    "LeakCost",
+    "NotMeasured",
+    "OutlierRows",
+    "Parity",
+    "Parting",
+    "Platform",
+    "QuantizedModel",
+    "Ranges",
+    "ReleaseManifest",
+    "ReleasedTarget",
+    "Role",
+    "Roles",
+    "RowSource",
+    "Shift",
+    "SliceDrift",
+    "TensorRange",
+    "TensorSpec",
+    "Training",
+    "Trial",
+    "Validation",
+    "Verdict",
+    "WarmupPlan",
+    "WarmupResult",
+    "WarmupStep",
+    "WorstRow",
 ]  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.records import DriftReport
+from pipeline.records import DriftReport, SliceDrift
+from release import drift_details as details
 from release import metric as own
 from release.paired import METHOD
 
@@ -25,15 +25,18 @@ def measure(
     function: own.Metric | None = None,
     classes: bool = True,
     validation_root: str,
+    class_names: Sequence[str] = (),
+    slices: Mapping[str, Sequence[str]] | None = None,
 ) -> DriftReport:
     """Compare outputs `{name: (N, ...)}` row by row; `validation_root` names the rows.
 
     With `classes` the first output holds scores (N, C) and `labels` (N,) are class indices; `agreement` is then the share of rows with the
     same argmax (the first of equal ones). `metric` is top1, or the name of `function`, a metric of the user's own. `sqnr_db` is
     10 log10 of the reference's energy over the difference's, output by output in float64; None where an output does not differ.
+    `slices`: for each name the value of every row, or nothing for "class", whose values are the labels by `class_names`.
 
-    Raises ConfigError for an unknown metric, DataError for no rows, shapes that do not fit, a label that is no class of
-    the model, an output that is not finite (naming the row), and a metric that fails or gives no number.
+    Raises ConfigError for an unknown metric, DataError for fewer than two rows, labels that are all of one class, shapes that do not fit,
+    a label that is no class of the model, an output that is not finite (naming the row), and a metric that fails or gives no number.
     """
     if function is None and (metric != TOP1 or not classes):
         expected = f"{TOP1} for a model with classes, or a function"
@@ -49,7 +52,8 @@ def measure(
     for side, outputs in (("reference", reference), ("engine", engine)):
         for name, array in outputs.items():
             _check_finite(array, side, name)
-    decibels = {name: _sqnr_db(reference[name], engine[name], name) for name in reference}
+    decibels = {name: details.sqnr_db(reference[name], engine[name], name) for name in reference}
+    scores = classes and reference[first].ndim == 2
     chosen, rechosen = (outputs[first].argmax(axis=1) if classes else np.zeros(rows) for outputs in (reference, engine))
     shared: dict[str, Any] = {
         "metric": metric,
@@ -58,14 +62,19 @@ def measure(
         "agreement": int((chosen == rechosen).sum()) / rows if classes else None,
         "sqnr_db": min((value for value in decibels.values() if value is not None), default=None),
         "sqnr_db_by_output": decibels,
+        "kl_divergence": details.kl(reference[first], engine[first]) if scores else None,
+        "channel_sqnr_db": details.by_channel(reference[first], engine[first], first),
+        "worst": details.worst(reference[first], engine[first], labels, class_names if scores else None),
     }
     if function is None:
         if labels is None:
             raise DataError("There are no labels to be right about", where="validation rows", expected="class indices (N,)", got="no label column")
-        return _right_or_wrong(np.equal(chosen, labels), np.equal(rechosen, labels), shared)
+        parts = details.parts(slices or {}, labels, class_names, rows)
+        return _right_or_wrong(np.equal(chosen, labels), np.equal(rechosen, labels), shared, parts, chosen == rechosen)
+    same = chosen == rechosen if classes else None
     scored = own.compare(function, metric, reference, engine, labels, rows)
     if scored.right is not None:
-        return _right_or_wrong(*scored.right, shared)
+        return _right_or_wrong(*scored.right, shared, details.parts(slices or {}, labels if classes else None, class_names, rows), same)
     return DriftReport(
         **shared,
         reference_value=scored.reference,
@@ -79,9 +88,24 @@ def measure(
     )
 
 
-def _right_or_wrong(right: np.ndarray, still_right: np.ndarray, shared: dict[str, Any]) -> DriftReport:
+def _right_or_wrong(
+    right: np.ndarray, still_right: np.ndarray, shared: dict[str, Any], parts: Mapping[tuple[str, str], np.ndarray], same: np.ndarray | None
+) -> DriftReport:
     """The report of a metric that is right or wrong for each row; the gate computes the exact interval from the counts."""
     rows = len(right)
+    found = [
+        SliceDrift(
+            of=of,
+            value=value,
+            rows=int(part.sum()),
+            reference_value=float(right[part].mean()),
+            engine_value=float(still_right[part].mean()),
+            lost=int((right & ~still_right & part).sum()),
+            gained=int((~right & still_right & part).sum()),
+            agreement=None if same is None else float(same[part].mean()),
+        )
+        for (of, value), part in parts.items()
+    ]
     lost, gained = int((right & ~still_right).sum()), int((~right & still_right).sum())
     return DriftReport(
         **shared,
@@ -93,6 +117,7 @@ def _right_or_wrong(right: np.ndarray, still_right: np.ndarray, shared: dict[str
         interval=None,
         reference_interval=None,
         method=METHOD,
+        slices=tuple(found),
     )
 
 
@@ -115,7 +140,9 @@ def _check_pairs(reference: Mapping[str, np.ndarray], engine: Mapping[str, np.nd
                 "The outputs to compare do not have one shape", where=f"output {name}", expected=str(array.shape), got=str(engine[name].shape)
             )
     if rows == 0:
-        raise DataError("There is nothing to compare", where="validation rows", expected="at least one row", got="none")
+        raise DataError("There is nothing to compare", where="validation rows", expected="two rows or more", got="none")
+    if rows == 1:
+        raise DataError("One row judges nothing", where="validation rows", expected="two rows or more", got="1", next="enlarge data.roles.validation")
 
 
 def _check_shapes(reference: np.ndarray, engine: np.ndarray, labels: np.ndarray) -> None:
@@ -140,6 +167,14 @@ def _check_labels(labels: np.ndarray, classes: int) -> None:
             got=str(labels[beyond[0]]),
             next="check data.labels and the label column against the model's classes",
         )
+    if classes > 1 and len(present := np.unique(labels)) == 1:
+        raise DataError(
+            "The validation rows are all of one class: a model that always gives it would be right",
+            where="validation rows",
+            expected=f"two of the {classes} classes or more",
+            got=f"class {present[0]} alone",
+            next="enlarge data.roles.validation, or draw it from rows of every class",
+        )
 
 
 def _check_finite(outputs: np.ndarray, side: str, name: str) -> None:
@@ -156,20 +191,3 @@ def _check_finite(outputs: np.ndarray, side: str, name: str) -> None:
             got=f"{row[~np.isfinite(row)][0]} at place {int(np.flatnonzero(~np.isfinite(row))[0])}",
             next="look for an overflow in the model, or for such a value in the row",
         )
-
-
-def _sqnr_db(reference: np.ndarray, engine: np.ndarray, name: str) -> float | None:
-    exact = reference.astype(np.float64)
-    noise = float(np.square(exact - engine.astype(np.float64)).sum())
-    if noise == 0:
-        return None
-    signal = float(np.square(exact).sum())
-    if signal == 0:
-        raise DataError(
-            "Every output of the reference is zero, and the engine's are not",
-            where=f"validation rows, output {name}",
-            expected="a reference that answers",
-            got="zeros",
-            next="check the checkpoint and the exported model",
-        )
-    return 10 * math.log10(signal / noise)

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Literal
 
 from scipy import special
 
-from pipeline.records import Census, Check, DriftReport, Evidence, Interval, Trial, Validation, Verdict
+from pipeline.records import Census, Check, Details, DriftReport, Evidence, Interval, Trial, Validation, Verdict
 from pipeline.verdicts import combine, judge
-from release import paired
+from release import budgets, paired
+from release.agreement import agreement_check
+from release.bands import bands
+from release.slice_check import slice_check
 from warmup import latency
 from warmup.latency import Estimate
 
@@ -48,6 +51,8 @@ def judge_target(
         machine=dict(machine),
         measured_at=measured_at,
         refuses=refuses,
+        attribution=validation.attribution,
+        details=Details(validation.drift, validation.census, bands(validation.coldstart.trials)),
     )
 
 
@@ -61,11 +66,15 @@ def not_measured(target: str, why: str, *, required: bool, machine: Mapping[str,
 def checks_of(validation: Validation, limits: GatesConfig) -> tuple[Check, ...]:
     """Every gate's answer, in the order a reader wants them."""
     reference = () if limits.min_reference is None else (reference_check(validation.drift, limits.min_reference),)
+    sliced = () if limits.max_slice_drop is None else (slice_check(validation.drift, limits.max_slice_drop),)
     return (
         drop_check(validation.drift, limits.max_drop),
+        *sliced,
         *reference,
         share_check(validation.census, limits.int8_share),
+        agreement_check(validation.agreement),
         *latency_checks(validation, limits),
+        *budgets.checks(validation, limits),
     )
 
 
@@ -101,7 +110,8 @@ def _cause(check: Check) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return {"fraction": f"{100 * value:.3g} %", "score": f"{value:.4g}"}.get(unit, f"{value:.3g}x")
+    texts = {"fraction": f"{100 * value:.3g} %", "dB": f"{value:.1f} dB", "ms": f"{value:.4g} ms", "MB": f"{value:.4g} MB", "score": f"{value:.4g}"}
+    return texts.get(unit, f"{value:.3g}x")
 
 
 def drop_check(drift: DriftReport, max_drop: float) -> Check:
@@ -275,5 +285,8 @@ def figures_of(validation: Validation) -> dict[str, float]:
         "speedup": median(_speedups(warm, plain)),
         "ready_ms": median(tuple(trial.phases_ms["ready"] for trial in warm if "ready" in trial.phases_ms)),
         "peak_rss_mb": max((trial.peak_rss_mb for trial in warm), default=None),
+        "engine_mb": validation.engine_bytes / 1e6,
+        "worst_slice_drop": max(((part.lost - part.gained) / part.rows for part in drift.slices), default=None),
+        "kl_divergence": drift.kl_divergence,
     }
     return {name: value for name, value in figures.items() if value is not None}

@@ -21,6 +21,7 @@ def interval_text(check: Check) -> str:
         return ""
     low, high = check.interval.low, check.interval.high
     ends = f"{100 * low:+.2f} to {100 * high:+.2f} points" if check.unit == "fraction" else f"{low:.3g} to {high:.3g}"
+    ends += f" {check.unit}" if check.unit in ("ms", "MB") else ""
     return f"{ends} ({100 * (2 * check.interval.side_confidence - 1):.3g} %)"
 
 
@@ -28,16 +29,28 @@ def figure_text(check: Check) -> str:
     """The figure in the check's own unit."""
     if check.figure is None:
         return "-"
-    return {"fraction": f"{100 * check.figure:.2f} %", "ms": f"{check.figure:.2f} ms", "score": f"{check.figure:.4g}"}.get(
-        check.unit, f"{check.figure:.2f}x"
-    )
+    texts = {
+        "fraction": f"{100 * check.figure:.2f} %",
+        "ms": f"{check.figure:.2f} ms",
+        "MB": f"{check.figure:.1f} MB",
+        "dB": f"{check.figure:.1f} dB",
+        "score": f"{check.figure:.4g}",
+    }
+    return texts.get(check.unit, f"{check.figure:.2f}x")
 
 
 def limit_text(check: Check) -> str:
     """The limit with its direction."""
     if check.limit is None:
         return ""
-    value = {"fraction": f"{100 * check.limit:g} %", "score": f"{check.limit:g}"}.get(check.unit, f"{check.limit:g}x")
+    texts = {
+        "fraction": f"{100 * check.limit:g} %",
+        "dB": f"{check.limit:g} dB",
+        "ms": f"{check.limit:g} ms",
+        "MB": f"{check.limit:g} MB",
+        "score": f"{check.limit:g}",
+    }
+    value = texts.get(check.unit, f"{check.limit:g}x")
     return f"{'at most' if check.limit_is == 'max' else 'at least'} {value}"
 
 

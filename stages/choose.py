@@ -10,7 +10,7 @@ from pipeline.config import load_config
 from pipeline.digests import sha256_file
 from pipeline.errors import ModelError
 from pipeline.files import replacing_folder
-from pipeline.records import Candidate, Choice, QuantizedModel, Ranges, Training
+from pipeline.records import Candidate, Choice, QuantizedModel, Training
 from stages import paths
 
 PTQ, QAT = "ptq", "qat"
@@ -22,11 +22,13 @@ def run(scheme: str) -> str:
     folders = {PTQ: paths.QUANTIZED / scheme}
     with tempfile.TemporaryDirectory(prefix="qwarm-choose-") as scratch:
         if training.ran:
-            from stages.quantize import quantize
+            from stages.quantize import quantized
 
             folders[QAT] = Path(scratch) / QAT
-            ranges = Ranges.load(paths.QAT / "ranges.json", next="run `dvc repro qat`")
-            quantize(config, scheme, paths.QAT / "export", ranges, folders[QAT], f"choose@{scheme}: quantize", reference=paths.EXPORT / "model.onnx")
+            quantized(
+                config, scheme, paths.QAT / "export", paths.QAT / "ranges", folders[QAT], f"choose@{scheme}: quantize",
+                reference=paths.EXPORT / "model.onnx",
+            )  # fmt: skip
         candidates = {name: candidate(folder, scheme) for name, folder in folders.items()}
         chosen, why = choose(candidates, config.quantize.max_drift) if training.ran else (PTQ, f"not trained: {training.why}")
         with replacing_folder(paths.CHOSEN / scheme) as folder:

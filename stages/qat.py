@@ -14,7 +14,7 @@ from pipeline.platforms import package_version
 from pipeline.progress import bar
 from pipeline.records import ExportedModel, QuantizedModel, Training
 from stages import paths
-from stages.ranges import calibrate
+from stages.ranges import calibrate, save
 from stages.rows import role_arrays, role_batches, role_manifest, role_sample
 
 AFFINE = frozenset({"cpu"})
@@ -70,7 +70,7 @@ def trained(config: Config, scheme: str, why: str) -> str:
     with bar(f"qat: train under {scheme}'s grid on {here.device}") as report:
         result = train(
             config.model, Path(), data, config.quantize.training, saved,
-            affine=scheme in AFFINE, method=config.quantize.method, machine=here, progress=report,
+            affine=scheme in AFFINE, method=config.quantize.methods[0], machine=here, progress=report,
         )  # fmt: skip
     if not here.main:
         return f"process of {here.parts}: the first one writes"
@@ -82,7 +82,8 @@ def trained(config: Config, scheme: str, why: str) -> str:
         with bar("qat: torch to ONNX") as report:
             model = config.model.model_copy(update={"checkpoint": str(folder / "model.safetensors")})
             export(model, Path(), folder / "export", search, progress=report)
-        calibrate(config, folder / "export", "qat: calibrate").save(folder / "ranges.json")
+        (folder / "ranges").mkdir()
+        save(calibrate(config, folder / "export", "qat: calibrate"), folder / "ranges")
         Training(
             ran=True,
             why=why,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from calibration.prepared import load_prepare
-from calibration.rows import arrays, batches
+from calibration.rows import arrays, batches, rows_of
 from calibration.sources import Source, open_source
 from pipeline.config import Config, SourceConfig
 from pipeline.errors import ConfigError, DataError
@@ -54,6 +54,22 @@ def role_arrays(config: Config, role: str) -> tuple[Batch, np.ndarray | None]:
     prepare, _ = load_prepare(config.data.preprocess, Path())
     source, model = role_source(config, role), config.model
     return arrays(source, role_manifest(config, role), role, prepare, model.input_specs(), model.axis_ranges(), model.value_ranges())
+
+
+def role_columns(config: Config, role: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """The values of some of data.columns as text, row by row; "class" stands for the labels and is left empty.
+
+    Raises DataError for a column that holds more than one value a row.
+    """
+    found: dict[str, list[str]] = {name: [] for name in names}
+    wanted = [name for name in names if name != "class"]
+    for row in rows_of(role_source(config, role), role_manifest(config, role), role) if wanted else ():
+        for name in wanted:
+            if row.raw[name].size != 1:
+                got = f"shape {row.raw[name].shape} in row {row.id}"
+                raise DataError("A slice needs one value a row", where=f"gates.slices: {name}", expected="a text or a number", got=got)
+            found[name].append(str(row.raw[name].reshape(-1)[0]))
+    return found
 
 
 def role_sample(config: Config, role: str, most: int) -> Batch:

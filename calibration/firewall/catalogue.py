@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,8 @@ from pipeline.errors import DataError
 
 CHUNK_ROWS, CHUNK_BYTES = 2048, 64 << 20
 """Rows that are held decoded at once, whichever limit comes first."""
-THREADS = 2
+THREADS, SIGNED_AT_ONCE = 2, 64
+"""A thread takes many rows at once: for small ones, handing over each would cost more than signing it."""
 
 
 class Readable(Protocol):
@@ -152,7 +154,10 @@ class Cataloguer:
                 signatures[found], missing = known[found], ~found
             places = np.flatnonzero(missing)
             if len(places):
-                signatures[places] = list(self._pool.map(kind.sign, [self._held[place][1][index].content for place in places]))
+                contents = [self._held[place][1][index].content for place in places]
+                batches = [contents[start : start + SIGNED_AT_ONCE] for start in range(0, len(contents), SIGNED_AT_ONCE)]
+                signed = self._pool.map(lambda batch, sign=kind.sign: [sign(content) for content in batch], batches)
+                signatures[places] = list(itertools.chain.from_iterable(signed))
                 self.signed += len(places)
                 if store is not None:
                     store.put([digests[place] for place in places], signatures[places])

@@ -42,11 +42,11 @@ def signature(picture: np.ndarray) -> np.ndarray:
     cells = _cells(picture)
     whole = _greys(cells)
     border = border_of(picture)
-    inner = whole if border == NO_BORDER else _greys(_cells(without(picture, border)))
-    views = [_coefficients(grey) for grey in (*inner, *whole)]
+    outer = [_coefficients(grey) for grey in whole]
+    inner = outer if border == NO_BORDER else [_coefficients(grey) for grey in _greys(_cells(without(picture, border)))]
     mean = cells.sum(axis=(0, 1)) / (SIXTEENTHS * GRID * GRID)
     header = np.rint([max(map(_spread, whole)), *(mean if len(mean) == 3 else np.repeat(mean, 3))]).astype(np.uint8)
-    return np.concatenate([header, np.concatenate(views).view(np.uint8)])
+    return np.concatenate([header, np.concatenate([*inner, *outer]).view(np.uint8)])
 
 
 def views(signatures: np.ndarray) -> np.ndarray:

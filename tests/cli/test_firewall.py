@@ -243,3 +243,12 @@ def test_a_refused_row_says_how_to_leave_it_out(folders: tuple[Path, Path]) -> N
     with pytest.raises(DataError, match="cannot be decoded") as caught:
         compare_sources([str(folders[0]), str(folders[1])])
     assert "--quarantine" in caught.value.next
+
+
+def test_the_way_out_of_a_wrong_column_is_an_option_and_the_page_is_checked_first(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    paths = [str(folder) for folder in folders]
+    with pytest.raises(DataError) as caught:
+        compare_sources(paths, group="patient")
+    assert caught.value.next == "correct --column or --group"
+    with pytest.raises(ConfigError, match="page cannot be written"):
+        compare_sources(paths, page=str(tmp_path / "missing" / "page.html"))

@@ -22,7 +22,22 @@ def qwarm(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]
 def test_help_lists_every_command() -> None:
     done = qwarm("--help")
     assert done.returncode == 0
-    for command in ("doctor", "stage", "gate", "lint", "compare", "quantize", "verify", "warm", "serve", "ready", "status"):
+    for command in (
+        "doctor",
+        "stage",
+        "gate",
+        "coldstart",
+        "lint",
+        "compare",
+        "quantize",
+        "build",
+        "cache",
+        "verify",
+        "warm",
+        "serve",
+        "ready",
+        "status",
+    ):
         assert f" {command} " in done.stdout
 
 
@@ -85,3 +100,12 @@ def test_json_errors_are_one_object_on_standard_output(tmp_path: Path) -> None:
     done = qwarm("gate", str(tmp_path / "absent.csv"), "--max-drop", "0.01", "--json")
     assert done.returncode != 0
     assert "absent.csv" in json.loads(done.stdout)["where"]
+
+
+def test_a_wrong_option_is_one_error_and_with_json_one_object() -> None:
+    done = qwarm("firewall", "a", "--nope", "--json")
+    assert done.returncode == 2
+    error = json.loads(done.stdout)
+    assert "--nope" in error["got"]
+    assert error["next"] == "qwarm firewall --help"
+    assert "Traceback" not in done.stderr

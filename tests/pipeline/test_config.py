@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from pipeline.config import load_config
+from pipeline.data_config import DataConfig
 from pipeline.errors import USAGE, ConfigError
 from pipeline.records import AxisRange, TensorSpec
 
@@ -69,8 +70,10 @@ def test_a_targets_settings_are_what_its_backend_is_told() -> None:
         ("model.inputs.image.pad", 0, "nothing to fill"),
         ("warmup.shapes", {"batch": [1, 2]}, "warmup.batches"),
         ("warmup.shapes", {"time": [1, 2]}, "warmup.shapes.time"),
-        ("gates.metric", "top5", "'top5' is no metric"),
-        ("gates.min_reference", 1.5, "fractions of rows"),
+        ("gates.metric", "top3", "'top3' is no metric"),
+        ("gates.slices", ["site"], "no names of data.columns"),
+        ("gates.max_slice_drop", 2, "less than 1"),
+        ("gates.min_reference", 1.5, "fractions for top1"),
         ("model.shapes.batch", {"min": 4, "opt": 2, "max": 8}, "min <= opt <= max"),
         ("model.shapes.time", {"min": 1, "opt": 2, "max": 8}, "time"),
         ("model.inputs.image.shape", ["n", 1, 32, 32], "'n'"),
@@ -109,3 +112,10 @@ def test_no_file_and_no_yaml_are_named(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match="not YAML"):
         load_config(tmp_path / "params.yaml")
+
+
+def test_a_policy_for_a_role_that_does_not_exist_is_refused(write: Callable[..., Path]) -> None:
+    data = load_config(write("data.firewall", {"pairs": {"train/validation": "move"}})).data.model_dump()
+    data["roles"].pop("train")
+    with pytest.raises(ValueError, match="'train/validation' would be without effect, because data.roles has no train"):
+        DataConfig.model_validate(data)

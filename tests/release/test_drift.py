@@ -50,7 +50,7 @@ def test_equal_outputs_agree_wholly_and_have_no_sqnr() -> None:
 def test_sqnr_is_taken_in_double_precision() -> None:
     reference = np.full((1000, 100), 1e4, np.float32)
     engine = reference + np.float32(1.0)
-    report = measure(reference, engine, np.zeros(1000, int), validation_root=ROOT)
+    report = measure(reference, engine, np.arange(1000) % 2, validation_root=ROOT)
     assert report.sqnr_db == pytest.approx(80.0, abs=1e-6)
 
 
@@ -69,6 +69,8 @@ def test_an_output_that_is_not_finite_names_the_row(name: str, value: float) -> 
         (REFERENCE, REFERENCE, LABELS[:4], "different row counts"),
         (REFERENCE[:0], REFERENCE[:0], LABELS[:0], "nothing to compare"),
         (REFERENCE, REFERENCE[:, :2], LABELS, "one shape"),
+        (REFERENCE[:1], REFERENCE[:1], LABELS[:1], "One row judges nothing"),
+        (REFERENCE, REFERENCE, np.full(5, 2), r"(?s)all of one class.*class 2 alone"),
         (REFERENCE[:, 0], REFERENCE[:, 0], LABELS, "one score a class"),
         (REFERENCE, REFERENCE, LABELS[:, None], "one score a class"),
         (REFERENCE, REFERENCE, LABELS.astype(float), "no class indices"),
@@ -85,3 +87,27 @@ def test_what_cannot_be_compared_is_refused(reference: np.ndarray, engine: np.nd
 def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(ConfigError, match="Unknown metric 'top5'"):
         measure(REFERENCE, REFERENCE, LABELS, metric="top5", validation_root=ROOT)
+
+
+def test_slices_channels_divergence_and_the_rows_that_moved_most() -> None:
+    engine = REFERENCE.copy()
+    engine[2] = [3, 1, 2]  # lost
+    engine[4] = [0, 1, 2]  # wrong before and after, and moved further
+    report = measure(
+        REFERENCE, engine, LABELS, validation_root=ROOT, class_names=["a", "b", "c"], slices={"class": [], "site": ["x", "x", "y", "y", "x"]}
+    )
+    assert [(part.of, part.value, part.rows, part.lost, part.gained) for part in report.slices] == [
+        ("class", "a", 2, 0, 0), ("class", "b", 2, 0, 0), ("class", "c", 1, 1, 0), ("site", "x", 3, 0, 0), ("site", "y", 2, 1, 0),
+    ]  # fmt: skip
+    assert (report.slices[3].reference_value, report.slices[4].engine_value, report.slices[3].agreement) == (2 / 3, 0.0, 2 / 3)
+    assert [(row.place, row.label, row.reference, row.engine) for row in report.worst] == [(2, "c", "c", "a"), (4, "a", "b", "c")]
+    assert report.worst[0].distance == pytest.approx(3 / math.sqrt(5))
+    assert report.channel_sqnr_db == pytest.approx([10 * math.log10(9 / 10), 10 * math.log10(10 / 1), 10 * math.log10(6 / 4)])
+    softmax = [np.exp(side) / np.exp(side).sum(axis=1, keepdims=True) for side in (REFERENCE.astype(float), engine.astype(float))]
+    assert report.kl_divergence == pytest.approx(float((softmax[0] * np.log(softmax[0] / softmax[1])).sum(axis=1).mean()))
+    assert DriftReport.from_json(report.to_json()) == report
+
+
+def test_a_slice_must_name_every_row() -> None:
+    with pytest.raises(DataError, match=r"(?s)does not name every row.*site.*5 values"):
+        measure(REFERENCE, REFERENCE, LABELS, validation_root=ROOT, slices={"site": ["x"]})
