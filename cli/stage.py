@@ -10,7 +10,7 @@ from collections.abc import Callable
 import stages
 from pipeline.errors import ConfigError
 
-HELPERS = ("agreement", "hardware", "paths", "rows")
+HELPERS = ("agreement", "evidence", "hardware", "paths", "rows")
 """Modules of `stages/` that several stages share and that are no stage."""
 
 

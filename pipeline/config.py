@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 from pathlib import Path
@@ -20,6 +21,7 @@ TOP1 = "top1"
 """The metric that is right or wrong for each row: the largest score of the first output against the label."""
 KNOWN_METRICS = (TOP1, "top5", "f1", "spearman")
 CLASS_METRICS = KNOWN_METRICS[:3]
+LONGEST_WAIVER_DAYS = 92
 
 
 class InputConfig(Section):
@@ -264,13 +266,51 @@ class SignConfig(Section):
     development: bool = False
 
 
+class WaiverConfig(Section):
+    """One check of one target that may ship although it does not pass, until `expires`. `signature`: what `qwarm waive` prints."""
+
+    target: str
+    check: str
+    why: Annotated[str, Field(min_length=10)]
+    by: Annotated[str, Field(min_length=2)]
+    granted: datetime.date
+    expires: datetime.date
+    signature: str
+
+    @model_validator(mode="after")
+    def ends_soon(self) -> WaiverConfig:
+        if not self.granted <= self.expires <= self.granted + datetime.timedelta(days=LONGEST_WAIVER_DAYS):
+            raise ValueError(f"a waiver holds for at most {LONGEST_WAIVER_DAYS} days: {self.granted} to {self.expires}")
+        return self
+
+
+class WaiversConfig(Section):
+    """`key`: the public key (PEM) of who may grant them, which is not the release's own."""
+
+    key: str | None = None
+    entries: list[WaiverConfig] = Field(default=[])
+
+    @model_validator(mode="after")
+    def key_given(self) -> WaiversConfig:
+        if self.entries and self.key is None:
+            raise ValueError("waivers need release.waivers.key: the public key of who may grant them")
+        return self
+
+
 class ReleaseConfig(Section):
-    """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise."""
+    """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise.
+
+    `card`: a Markdown file of yours on intended use, limits and licence, for the model card. `native_triton`: model repositories for Triton's own
+    backends too, which hold the model a second time.
+    """
 
     name: str
     version: str
     undecided: Literal["refuse", "leave-out"] = "leave-out"
     sign: SignConfig | None = None
+    waivers: WaiversConfig = WaiversConfig()
+    card: str | None = None
+    native_triton: bool = True
 
     @field_validator("name")
     @classmethod

@@ -38,7 +38,7 @@ class Check(Record):
 
     `limit` is an upper limit when `limit_is` is "max", a lower one when "min". `excused` marks a latency check that
     a noisy machine excuses (the control workload, or what other processes took): UNDECIDED there does not refuse a required
-    target. `decide` says what would decide.
+    target. `decide` says what would decide. `waived`: who let it ship all the same, until when and why; "" where nobody did.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Check(Record):
     evidence: str
     decide: str
     excused: bool = False
+    waived: str = ""
 
 
 def judge(interval: Interval, limit: float, limit_is: str = "max") -> Verdict:
@@ -63,11 +64,11 @@ def judge(interval: Interval, limit: float, limit_is: str = "max") -> Verdict:
 
 
 def combine(checks: Iterable[Check]) -> Verdict:
-    """The verdict of a target: FAIL beats NOT_MEASURED beats UNDECIDED beats PASS; excused UNDECIDED counts as PASS.
+    """The verdict of a target: FAIL beats NOT_MEASURED beats UNDECIDED beats PASS; excused UNDECIDED, and what is waived, counts as PASS.
 
     No check at all is NOT_MEASURED: nothing was proven.
     """
-    verdicts = {Verdict.PASS if check.excused and check.verdict is Verdict.UNDECIDED else check.verdict for check in checks}
+    verdicts = {Verdict.PASS if check.waived or (check.excused and check.verdict is Verdict.UNDECIDED) else check.verdict for check in checks}
     for verdict in (Verdict.FAIL, Verdict.NOT_MEASURED, Verdict.UNDECIDED, Verdict.PASS):
         if verdict in verdicts:
             return verdict

@@ -15,7 +15,7 @@ from pipeline.digests import sha256_arrays, sha256_bytes, sha256_file
 from pipeline.errors import ConfigError, RecordError, Refused
 from pipeline.files import canonical_json, replacing_folder
 from pipeline.records import Engine, Evidence, ExportedModel, File, ReleasedTarget, ReleaseManifest, Roles, WarmupPlan
-from release import signing
+from release import signing, slsa
 from release.host_readme import render
 from release.private_paths import refuse_private_paths
 from warmup.plan import batch_axis, expected_name
@@ -25,6 +25,7 @@ Content = bytes | Path
 
 HOST_MODULES = frozenset(sys.stdlib_module_names) | {"numpy"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+MADE_HERE = ("README.md", "provenance.json", "manifest.json", "manifest.sha256", signing.SIGNATURE)
 AGAIN = "run `dvc repro`; the previous bundle is untouched"
 
 
@@ -41,6 +42,7 @@ def pack(
     preprocess: tuple[Path, str],
     host_packages: Mapping[str, str],
     provenance: Mapping[str, Any],
+    additions: Mapping[str, Content] | None = None,
     staging: str | Path | None = None,
     private: Iterable[str | Path] = (),
     key: signing.SigningKey | None = None,
@@ -50,8 +52,9 @@ def pack(
     `evidences`: one a target; those whose `ships` is true go in, the others are left out with their reason.
     `engines` and `warm`: folder of each shipping target (engine.json and its files; plan.json, rows.npz,
     expected.npz). `preprocess`: the file and the name of the function in it. `host_packages`: pinned versions that a host
-    installs. `staging`: where it is assembled (same file system; default `.packing` beside `releases`). `private`: folders
-    of this machine whose path may be in no file, besides the current and the home folder. `key`: signs the whole folder.
+    installs. `additions`: more files by their path, for people and other servers; no host of ours reads them. `staging`:
+    where it is assembled (same file system; default `.packing` beside `releases`). `private`: folders of this machine whose path
+    may be in no file, besides the current and the home folder. `key`: signs the whole folder.
 
     Equal arguments give equal bytes, the signature's own file apart. Raises Refused (exit code 3) when nothing ships, a verdict
     refuses the release, or the parts do not belong together; ConfigError for a name, version or preprocessing that no host can take.
@@ -62,16 +65,6 @@ def pack(
     shipping = decide(evidences)
     absent = {evidence.target: evidence.reason for evidence in evidences if not evidence.ships}
     contents: dict[str, Content] = {
-        "README.md": render(
-            name=name,
-            version=version,
-            exported=exported,
-            evidences=shipping,
-            left_out=absent,
-            host_packages=host_packages,
-            signature=key.kind if key else signing.UNSIGNED,
-            labels=len(roles.class_names),
-        ).encode(),
         "labels.json": canonical_json(list(roles.class_names)).encode(),
         "preprocess.py": host_preprocess(*preprocess, roles),
         "warmup/rows.npz": Path(warm[shipping[0].target]) / "rows.npz",
@@ -81,7 +74,25 @@ def pack(
         released, files = target_files(evidence, Path(engines[evidence.target]), Path(warm[evidence.target]), exported, roles)
         targets.append(released)
         contents.update({f"{released.folder}/{path}": content for path, content in files.items()})
+    contents.update(added(additions or {}, contents))
     listed = {path: as_file(content) for path, content in sorted(contents.items())}
+    contents["README.md"] = render(
+        name=name,
+        version=version,
+        exported=exported,
+        evidences=shipping,
+        left_out=absent,
+        host_packages=host_packages,
+        signature=key.kind if key else signing.UNSIGNED,
+        labels=len(roles.class_names),
+        sizes=sizes(listed),
+    ).encode()
+    listed["README.md"] = as_file(contents["README.md"])
+    roots = {role: entry.merkle_root for role, entry in sorted(roles.roles.items())}
+    model = {"float model (ONNX)": exported.onnx_sha256, "checkpoint": exported.checkpoint_sha256}
+    contents["provenance.json"] = canonical_json(slsa.statement(listed, provenance, roots, model)).encode()
+    listed["provenance.json"] = as_file(contents["provenance.json"])
+    machines = {evidence.target: evidence.bound_to["machine_id"] for evidence in shipping if "machine_id" in evidence.bound_to}
     manifest = ReleaseManifest(
         name=name,
         version=version,
@@ -93,8 +104,8 @@ def pack(
         preprocess=f"preprocess.py:{preprocess[1]}",
         targets=tuple(targets),
         left_out=absent,
-        roles={role: entry.merkle_root for role, entry in sorted(roles.roles.items())},
-        provenance={**provenance, "host_packages": dict(host_packages)},
+        roles=roots,
+        provenance={**provenance, "host_packages": dict(host_packages), "machines": machines},
     ).to_text()
     contents["manifest.json"] = manifest.encode()
     contents["manifest.sha256"] = f"{sha256_bytes(manifest.encode())}  manifest.json\n".encode()
@@ -105,6 +116,23 @@ def pack(
         if key is not None:
             signing.sign(folder, key, final.name)
     return final
+
+
+def sizes(listed: Mapping[str, File]) -> dict[str, int]:
+    """Bytes by part: each target, each other folder, and the files beside them."""
+    found: dict[str, int] = {}
+    for path, file in listed.items():
+        part = "/".join(path.split("/")[: 2 if path.startswith("targets/") else 1]) if "/" in path else "beside them"
+        found[part] = found.get(part, 0) + file.bytes
+    return found
+
+
+def added(additions: Mapping[str, Content], contents: Mapping[str, Content]) -> dict[str, Content]:
+    """The additions, once none takes another file's place or leaves the bundle; raises Refused."""
+    for path in additions:
+        if path in contents or path in MADE_HERE or ".." in Path(path).parts or Path(path).is_absolute():
+            raise Refused("A file cannot be added to the bundle", where=path, expected="a path of its own, inside the bundle", got=path)
+    return dict(additions)
 
 
 def decide(evidences: Sequence[Evidence]) -> list[Evidence]:
@@ -118,7 +146,7 @@ def decide(evidences: Sequence[Evidence]) -> list[Evidence]:
             where=", ".join(f"evidence/{evidence.target}.json" for evidence in reasons) or "evidence",
             expected="every required target ships, no UNDECIDED where release.undecided is refuse, and one target at least",
             got="; ".join(f"{evidence.target}: {evidence.verdict.name}, {evidence.reason}" for evidence in reasons) or "no evidence",
-            next="read build/report/report.md; the previous bundle is untouched",
+            next="read build/report/report.html; the previous bundle is untouched",
         )
     return shipping
 

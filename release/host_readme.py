@@ -61,6 +61,7 @@ def render(
     host_packages: Mapping[str, str],
     signature: str,
     labels: int,
+    sizes: Mapping[str, int],
 ) -> str:
     """Markdown of the README; the same records give the same text."""
     packages = " ".join(f"{package}=={pinned}" for package, pinned in sorted(host_packages.items()))
@@ -77,6 +78,7 @@ def render(
     parts += ["Figures are those of the building machine; `warm` measures this one.\n"]
     if left_out:
         parts += ["## Targets left out\n", *(f"- {target}: {reason}" for target, reason in sorted(left_out.items())), ""]
+    parts += ["## Size\n", *table(("part", "MB"), ((part, f"{size / 1e6:.3f}") for part, size in sorted(sizes.items()))), ""]
     signed = [("signature.sigstore.json", "who made all of this: OpenSSF model-signing over every file; `model_signing verify key` reads it too")]
     parts += ["## What is inside\n", *table(("file", "what it is"), inside(labels) + signed * (signature != "none")), ""]
     return "\n".join(parts).rstrip() + "\n"
@@ -125,6 +127,7 @@ def inside(labels: int) -> list[tuple[str, str]]:
     """What each kind of file is for."""
     return [
         ("manifest.json", "every file's size and sha256, targets, verdicts, data-role digests, provenance"),
+        ("provenance.json", "where all of this comes from: an in-toto statement with SLSA provenance"),
         ("manifest.sha256", "sha256 of manifest.json (`sha256sum -c manifest.sha256`)"),
         ("preprocess.py", "one raw row to the model's tensors; the very function that calibration and validation used"),
         ("labels.json", f"names of the {labels} classes, by index" if labels else "an empty list: the model has no classes"),
@@ -133,4 +136,8 @@ def inside(labels: int) -> list[tuple[str, str]]:
         ("targets/T/plan.json", "the warm-up plan: ordered steps, bound to engine and rows"),
         ("targets/T/expected.npz", "the recorded output of each warm-up row; a host that disagrees does not get ready"),
         ("targets/T/evidence.json", "each gate's verdict with figure, interval and limit"),
+        ("MODEL_CARD.md, LICENCES.md", "for people: what was shown and what was not; the licences of what a host installs"),
+        ("triton/", "model repositories for Triton: `python` opens this bundle and warms it; the others are for Triton's own backends"),
+        ("kubernetes/", "an image, a Deployment with probes, a Service"),
+        ("sbom.cdx.json", "what a host installs and what that pulls in, as CycloneDX"),
     ]

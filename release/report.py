@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
+from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from release import compatibility
 from release.agreement import loss_text
 from release.data_report import data_section
 from release.summary import figure_text, interval_text, limit_text, lines
@@ -53,6 +54,7 @@ def markdown(
     roles: Roles,
     cost: LeakCost | None = None,
     choices: Sequence[Choice] = (),
+    platforms: Mapping[str, Platform] | None = None,
 ) -> str:
     """The whole report."""
     text = [f"# {name} {version}", "", headline(name, version, evidences), ""]
@@ -79,6 +81,7 @@ def markdown(
         text += [f"- all-zero channels of `{weight}`: {', '.join(map(str, channels))}" for weight, channels in model.zero_channels.items()]
         text += [f"- chosen: {choice.chosen}: {choice.why}" for choice in choices if choice.scheme == model.scheme]
         text += [f"- left in float: {line}" for line in model.left_in_float]
+    text += ["", *compatibility.section(evidences, platforms or {})]
     return "\n".join([*text, "", "Reproduce: `make repro` (or `dvc repro`) in this repository; `qwarm stage summary` prints the table again.", ""])
 
 

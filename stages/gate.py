@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline.config import load_config
 from pipeline.files import read_json, write_text
 from pipeline.records import Evidence, NotMeasured, Platform, Trial, Validation
-from release import gates, plots
+from release import gates, plots, waivers
 from stages import paths
 
 
@@ -34,5 +34,6 @@ def judged(target: str) -> tuple[Evidence, tuple[Trial, ...]]:
         undecided=config.release.undecided,
         machine=machine,
         measured_at=validation.coldstart.measured_at,
+        waive=lambda checks: waivers.apply(checks, target, config.release, waivers.today()),
     )
     return evidence, validation.coldstart.trials

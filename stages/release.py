@@ -9,11 +9,12 @@ from engines import backend
 from pipeline.config import load_config
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Platform, Roles
-from release import bundle, pyz, signing
+from release import additions, bundle, pyz, signing, waivers
 from release.bindings import belong, bindings
 from release.provenance import provenance
+from release.published import refuse_published
 from stages import paths
-from stages.report import evidences
+from stages.evidence import evidences
 
 HOST_PACKAGES = ("numpy",)
 SIGNED_HOST_PACKAGES = ("cryptography",)
@@ -22,6 +23,7 @@ SIGNED_HOST_PACKAGES = ("cryptography",)
 
 def run() -> str:
     config = load_config(paths.PARAMS)
+    refuse_published(config.release.name, config.release.version)
     found = evidences()
     shipping = [evidence.target for evidence in bundle.decide(found)]
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
@@ -29,23 +31,27 @@ def run() -> str:
     prove_disjoint(roles)
     platforms = {target: Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`") for target in shipping}
     belong(found, {target: bindings(config, exported, roles, platform) for target, platform in platforms.items()})
+    waivers.refuse_outdated(found, config.release, waivers.today())
     sign = config.release.sign
     key = signing.open_key(sign.key, development=sign.development) if sign else None
     packages = {package: package_version(package) for package in (*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()))}
     for platform in platforms.values():
         packages |= runtime_versions(platform)
+    engines = {target: paths.ENGINES / target / "int8" for target in shipping}
+    warm = {target: paths.WARM / target for target in shipping}
     source, _, function = config.data.preprocess.partition(":")
     folder = bundle.pack(
         paths.RELEASE,
         name=config.release.name,
         version=config.release.version,
         evidences=found,
-        engines={target: paths.ENGINES / target / "int8" for target in shipping},
-        warm={target: paths.WARM / target for target in shipping},
+        engines=engines,
+        warm=warm,
         exported=exported,
         roles=roles,
         preprocess=(Path(source), function),
         host_packages=packages,
+        additions=additions.additions(config, exported, roles, found, packages, engines=engines, warm=warm, quantized=paths.QUANTIZED),
         provenance=provenance(paths.LOCK, config.model_dump(mode="json")),
         staging=paths.PACKING,
         key=key,

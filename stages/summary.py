@@ -7,7 +7,7 @@ from pipeline.errors import RecordError
 from pipeline.records import ReleaseManifest
 from release import summary
 from stages import paths
-from stages.report import evidences
+from stages.evidence import evidences
 
 
 def run() -> str:
@@ -19,7 +19,7 @@ def run() -> str:
     summary.show(found)
     folder = paths.RELEASE / f"{config.release.name}-{config.release.version}"
     if not folder.is_dir():
-        return f"nothing is released at {folder}; read {paths.REPORT}/report.md"
+        return f"nothing is released at {folder}; read {paths.REPORT}/report.html"
     signature = ReleaseManifest.load(folder / "manifest.json", next="run `dvc repro`").signature
     by = "signed by a development key" if "development" in signature else "not signed" if signature == "none" else "signed"
     return f"{folder}, {by}"

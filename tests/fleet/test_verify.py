@@ -54,7 +54,7 @@ def test_one_flipped_byte_in_every_file(copy: Copy, public_key: Path) -> None:
     broken = copy()
     names = sorted(path.relative_to(broken).as_posix() for path in broken.rglob("*") if path.is_file())
     assert BLOB in names
-    assert len(names) == 12
+    assert len(names) == 13
     for name in names:
         path = broken / name
         original = path.read_bytes()

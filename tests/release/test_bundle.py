@@ -44,7 +44,8 @@ def test_layout_and_manifest(parts: dict[str, Any], tmp_path: Path) -> None:
     assert packed == tmp_path / "build/release/tiny-0.0.1"
     files = contents(packed)
     target = [f"targets/{TARGET}/{name}" for name in ("engine.json", "evidence.json", "expected.npz", "model.blob", "plan.json")]
-    assert set(files) == {"README.md", "labels.json", "manifest.json", "manifest.sha256", "preprocess.py", "warmup/rows.npz", *target}
+    shared = {"README.md", "labels.json", "manifest.json", "manifest.sha256", "preprocess.py", "provenance.json", "warmup/rows.npz"}
+    assert set(files) == {*shared, *target}
     manifest = json.loads(files["manifest.json"])
     assert set(manifest["files"]) == set(files) - {"manifest.json", "manifest.sha256"}
     for path, entry in manifest["files"].items():

@@ -1,0 +1,114 @@
+"""A check that may ship although it does not pass: by whom, why, and until when. Signed, so that editing params.yaml is not enough."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import ConfigError, Refused
+from pipeline.files import canonical_json
+from pipeline.records import Check, Evidence, Verdict
+
+if TYPE_CHECKING:
+    from pipeline.config import ReleaseConfig, WaiverConfig
+
+WAIVABLE = (Verdict.FAIL, Verdict.UNDECIDED)
+"""What was never measured cannot be waived: nobody knows what would ship."""
+
+
+def today() -> datetime.date:
+    """The day, in UTC."""
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+def message(release: str, waiver: Mapping[str, Any]) -> bytes:
+    """The bytes that are signed: the entry without its signature, and the release that it is for."""
+    return canonical_json({"release": release, **{key: str(value) for key, value in waiver.items() if key != "signature"}}).encode()
+
+
+def sign(release: str, waiver: Mapping[str, Any], private_key: Path) -> str:
+    """The signature (base64 of ECDSA with SHA-256) of an entry. Raises ConfigError for a key that cannot be used."""
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    from release.signing import open_key
+
+    open_key(private_key)
+    key = serialization.load_pem_private_key(private_key.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)  # open_key refused every other
+    return base64.b64encode(key.sign(message(release, waiver), ec.ECDSA(hashes.SHA256()))).decode()
+
+
+def apply(checks: tuple[Check, ...], target: str, config: ReleaseConfig, day: datetime.date) -> tuple[Check, ...]:
+    """The checks, those that are waived on `day` marked; an expired waiver marks none and is named in the check's evidence.
+
+    Raises Refused for a waiver that its key did not sign, ConfigError for one of a check that the target does not have.
+    """
+    waivers = {waiver.check: waiver for waiver in config.waivers.entries if waiver.target == target}
+    if unknown := sorted(set(waivers) - {check.name for check in checks}):
+        names = [check.name for check in checks]
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        expected = f"did you mean {near[0]!r}?" if near else ", ".join(names)
+        raise ConfigError(
+            "A waiver is for a check that the target does not have", where=f"release.waivers: {target}", expected=expected, got=unknown[0]
+        )
+    return tuple(_marked(check, waivers.get(check.name), config, day) for check in checks)
+
+
+def _marked(check: Check, waiver: WaiverConfig | None, config: ReleaseConfig, day: datetime.date) -> Check:
+    if waiver is None or check.verdict not in WAIVABLE:
+        return check
+    _check_signature(waiver, config)
+    if day > waiver.expires:
+        return dataclasses.replace(check, evidence=f"{check.evidence}; the waiver of {waiver.by} expired on {waiver.expires}")
+    if day < waiver.granted:
+        return dataclasses.replace(check, evidence=f"{check.evidence}; the waiver of {waiver.by} begins on {waiver.granted}")
+    return dataclasses.replace(check, waived=f"by {waiver.by} on {waiver.granted} until {waiver.expires}: {waiver.why}")
+
+
+def _check_signature(waiver: WaiverConfig, config: ReleaseConfig) -> None:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    where = f"release.waivers: {waiver.target}, {waiver.check}"
+    path = Path(str(config.waivers.key))
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "The key of waivers cannot be read", where=f"release.waivers.key: {path}", expected="a public key in PEM", got=str(error)
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ConfigError("The key of waivers cannot be used", where=str(path), expected="an elliptic-curve key", got=type(key).__name__)
+    try:
+        signature = base64.b64decode(waiver.signature, validate=True)
+        key.verify(signature, message(config.name, waiver.model_dump(mode="json")), ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, binascii.Error) as error:
+        raise Refused(
+            "A waiver is not signed by who may grant it, or was changed since",
+            where=where,
+            expected=f"a signature by {path}",
+            got=f"{waiver.by}, until {waiver.expires}",
+            next="let its granter sign it: qwarm waive --help",
+        ) from error
+
+
+def refuse_outdated(evidences: Sequence[Evidence], config: ReleaseConfig, day: datetime.date) -> None:
+    """Raise Refused where a shipping target rests on a waiver that has expired, was changed or is gone: verdicts may be older than it."""
+    for evidence in evidences:
+        plain = tuple(dataclasses.replace(check, waived="") for check in evidence.checks)
+        if evidence.ships and [check.waived for check in apply(plain, evidence.target, config, day)] != [check.waived for check in evidence.checks]:
+            raise Refused(
+                "The evidence rests on a waiver that no longer holds",
+                where=f"evidence/{evidence.target}.json",
+                expected="the waivers of params.yaml, not expired",
+                got="; ".join(f"{check.name}: {check.waived}" for check in evidence.checks if check.waived) or "a new waiver that was not judged",
+                next=f"run `dvc repro --force --single-item gate@{evidence.target}`; renew the waiver, or ship without the target",
+            )
