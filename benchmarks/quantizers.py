@@ -168,7 +168,7 @@ def trained(work: Path, out: Path) -> Figures:
     from calibration.ranges import collect
     from calibration.rounding.methods import Calibration
     from pipeline.config import ModelConfig, TrainingConfig
-    from stages.quantize import QUANTIZERS
+    from stages.schemes import QUANTIZERS
 
     rows = {"image": np.fromfile(work / "rows.f32", np.float32).reshape(-1, *SHAPE)}
     search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
@@ -211,8 +211,8 @@ def nothing(work: Path, out: Path) -> Figures:
     return {"calibration_s": None}
 
 
-QAT = {"epochs": 3, "batch_rows": 16}
-"""256 pictures: some 150 s of one core."""
+QAT = {"epochs": 6, "batch_rows": 16}
+"""256 pictures: some 400 s of one core."""
 PLAIN = {"equalization": False, "adaptation": False, "rounding": "nearest", "bias_correction": False}
 QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "float": nothing,

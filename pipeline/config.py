@@ -391,10 +391,20 @@ def _explain(problem: Any, path: str) -> ConfigError:
     )
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML takes the last of two equal keys in silence; DVC refuses the file."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load_config(path: str | Path = "params.yaml") -> Config:
     """Read and check params.yaml; raises ConfigError naming the key, what it must be and the nearest known key."""
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError as error:
         raise ConfigError(
             "There is no params.yaml",

@@ -241,8 +241,9 @@ class Epoch(Record):
 class Training(Record):
     """What `qat` did: `why` it trained, or did not, and then every field behind it is empty.
 
-    `scheme`: whose grid the weights were trained under. `start_sqnr_db`, and the epochs', are under fake quantization against the float model, on
-    the search rows. `bound_to`: digests of all that the training follows from. `layers` saw INT8; `float_layers` could, and did not, and why.
+    `scheme`: whose grid the weights were trained under. SQNRs are under fake quantization against the float model, on the search rows:
+    `start_sqnr_db` before anything was changed, `corrected_sqnr_db` with means corrected, and each epoch's. `bound_to`: digests of all that the
+    training follows from. `layers` saw INT8; `float_layers` could, and did not, and why.
     """
 
     SCHEMA: ClassVar[str] = "qwarm.training/1"
@@ -253,6 +254,7 @@ class Training(Record):
     settings: dict[str, float] = dataclasses.field(default_factory=dict)
     bound_to: dict[str, str] = dataclasses.field(default_factory=dict)
     start_sqnr_db: float | None = None
+    corrected_sqnr_db: float | None = None
     epochs: tuple[Epoch, ...] = ()
     best_epoch: int = 0
     layers: tuple[str, ...] = ()

@@ -92,6 +92,7 @@ def trained(config: Config, scheme: str, why: str) -> str:
             settings={name: float(value) for name, value in config.quantize.training.model_dump().items()},
             bound_to=bound,
             start_sqnr_db=result.start_db,
+            corrected_sqnr_db=result.corrected_db,
             epochs=result.epochs,
             best_epoch=result.best_epoch,
             layers=result.quantized,

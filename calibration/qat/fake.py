@@ -103,7 +103,7 @@ def insert(module: nn.Module, run: Callable[[Batch], Any], batches: Iterable[Bat
             layer.weight_quantizer.disable()
             in_float[name] = "its forward is not called" if name not in ranges else "its forward does not read self.weight"
             continue
-        _set(layer.input_quantizer, ranges[name], affine)
+        _set(layer.input_quantizer, ranges[name], affine, layer.weight.device)
         quantized.append(name)
     if not quantized:
         raise _nothing(factory, "; ".join(f"{name}: {reason}" for name, reason in in_float.items()))
@@ -203,11 +203,10 @@ def _chosen(tally: Tally, method: str) -> Chosen:
     return choose(method, histogram)
 
 
-def _set(quantizer: Any, chosen: Chosen, affine: bool) -> None:
+def _set(quantizer: Any, chosen: Chosen, affine: bool, device: torch.device) -> None:
     """Put a range into a TensorQuantizer; with `affine` zero is on the grid, and both ends are levels."""
     import torch
 
-    device = next(iter(quantizer.buffers()), torch.zeros(())).device
     if not affine:
         quantizer.amax = torch.tensor(chosen.magnitude, device=device)
         return

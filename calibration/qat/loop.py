@@ -12,7 +12,7 @@ from calibration.qat.adam import Adam
 from calibration.qat.fake import Student
 from calibration.qat.machines import Alone
 from calibration.qat.saved import Saved
-from calibration.qat.teacher import Teacher, take
+from calibration.qat.teacher import Teacher, decibels, take
 from calibration.tracing import Bind, call
 from pipeline.config import TrainingConfig
 from pipeline.errors import ModelError
@@ -67,7 +67,7 @@ class Loop:
                 progress(done + step + 1, total, f"loss {loss / (step + 1):.4g}{self._so_far()}")
             found = judge()
             self.epochs.append(Epoch(epoch, loss / self.steps, found))
-            if not self.best_epoch or _decibels(found) > _decibels(self.epochs[self.best_epoch - 1].search_sqnr_db):
+            if not self.best_epoch or decibels(found) > decibels(self.epochs[self.best_epoch - 1].search_sqnr_db):
                 self.best, self.best_epoch = self._copy(), epoch
             self._save(saved)
             progress(done + self.steps, total, f"loss {loss / self.steps:.4g}{self._so_far()}")
@@ -152,7 +152,3 @@ class Loop:
             return ""
         best = self.epochs[self.best_epoch - 1].search_sqnr_db
         return ", best without limit" if best is None else f", best {best:.1f} dB"
-
-
-def _decibels(value: float | None) -> float:
-    return math.inf if value is None else value

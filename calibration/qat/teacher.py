@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,11 @@ def take(rows: Batch, index: np.ndarray) -> dict[str, np.ndarray]:
 def worst_db(wanted: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]) -> float | None:
     """SQNR in dB of the worst output, None where none differs: what `search` is judged by."""
     return min((db for name in wanted if (db := sqnr_db(wanted[name], got[name])) is not None), default=None)
+
+
+def decibels(value: float | None) -> float:
+    """To compare by: None is without limit."""
+    return math.inf if value is None else value
 
 
 class Teacher:

@@ -19,6 +19,7 @@ from tiny_sources import pictures, prepare
 from calibration.checkpoint import load_module
 from calibration.qat.fake import insert
 from calibration.qat.machines import Alone, machine
+from calibration.qat.means import corrected
 from calibration.qat.saved import Saved
 from calibration.qat.teacher import outputs, worst_db
 from calibration.qat.train import Data, Trained, train
@@ -202,6 +203,43 @@ def test_a_batchnorm_behind_a_convolution_commutes_with_the_grid_of_its_weights(
         return torch.round(values / (values.abs().amax((1, 2, 3), keepdim=True) / 127))
 
     assert torch.equal(codes(weight * factor), codes(weight) * factor.sign())
+
+
+def test_means_are_corrected_in_one_pass_of_the_first_layers_first(root: Path, data: Data) -> None:
+    student, caller, _ = inserted(root, data)
+    model = model_of(root)
+    teacher = load_module(model, root)
+    bound = bind(teacher, model.input_specs())
+
+    def ask(batch: Any) -> Any:
+        return call(teacher, bound, model.outputs, {name: torch.from_numpy(array) for name, array in batch.items()})
+
+    def shifts() -> dict[str, float]:
+        found: dict[str, list[torch.Tensor]] = {}
+        for module, run_on in ((teacher, ask), (student.module, caller)):
+            parts = dict(module.named_modules())
+            hooks = [
+                parts[name].register_forward_hook(lambda _, __, output, name=name: found.setdefault(name, []).append(output.detach()))
+                for name in ("norm", "up", "head")
+            ]
+            with torch.no_grad():
+                run_on(data.search)
+            for hook in hooks:
+                hook.remove()
+        places = {"norm": (0, 2, 3), "up": (0, 2, 3), "head": (0,)}
+        return {name: float((mine - its).mean(places[name]).abs().max()) for name, (its, mine) in found.items()}
+
+    first = shifts()
+    before = corrected(student.module, teacher, student.quantized, ask, caller, data.search)
+    assert set(before) == {"stem", "norm", "up", "head"}
+    assert not torch.equal(before["head"], student.module.head.bias)
+    after = shifts()
+    assert all(after[name] < 1e-5 < first[name] for name in after)
+
+
+def test_a_row_or_two_correct_no_means(root: Path, data: Data) -> None:
+    student, caller, _ = inserted(root, data)
+    assert corrected(student.module, student.module, student.quantized, caller, caller, {"image": data.search["image"][:2]}) == {}
 
 
 def test_training_brings_the_student_nearer_and_its_float_weights_fit_the_factory(root: Path, data: Data, tmp_path: Path) -> None:

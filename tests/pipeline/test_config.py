@@ -119,3 +119,10 @@ def test_a_policy_for_a_role_that_does_not_exist_is_refused(write: Callable[...,
     data["roles"].pop("train")
     with pytest.raises(ValueError, match="'train/validation' would be without effect, because data.roles has no train"):
         DataConfig.model_validate(data)
+
+
+def test_a_key_that_stands_twice_is_refused_as_dvc_does(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text((ROOT / "params.yaml").read_text().replace("  max_drift: ", "  max_drift: 0.5\n  max_drift: "), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"(?s)not YAML.*max_drift stands twice"):
+        load_config(path)
