@@ -33,6 +33,7 @@ def figure_text(check: Check) -> str:
         "fraction": f"{100 * check.figure:.2f} %",
         "ms": f"{check.figure:.2f} ms",
         "MB": f"{check.figure:.1f} MB",
+        "rows": f"{check.figure:.0f} rows",
         "score": f"{check.figure:.4g}",
     }.get(check.unit, f"{check.figure:.2f}x")
 
@@ -41,9 +42,13 @@ def limit_text(check: Check) -> str:
     """The limit with its direction."""
     if check.limit is None:
         return ""
-    value = {"fraction": f"{100 * check.limit:g} %", "score": f"{check.limit:g}", "ms": f"{check.limit:g} ms", "MB": f"{check.limit:g} MB"}.get(
-        check.unit, f"{check.limit:g}x"
-    )
+    value = {
+        "fraction": f"{100 * check.limit:g} %",
+        "score": f"{check.limit:g}",
+        "ms": f"{check.limit:g} ms",
+        "MB": f"{check.limit:g} MB",
+        "rows": f"{check.limit:g} rows",
+    }.get(check.unit, f"{check.limit:g}x")
     return f"{'at most' if check.limit_is == 'max' else 'at least'} {value}"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pipeline.config import load_config
 from pipeline.files import read_json, write_text
-from pipeline.records import Evidence, NotMeasured, Platform, Trial, Validation
+from pipeline.records import Evidence, NotMeasured, Platform, Roles, Trial, Validation
 from release import gates, plots, waivers
+from release.firewall_check import firewall_check
 from stages import paths
 
 
@@ -34,6 +35,7 @@ def judged(target: str) -> tuple[Evidence, tuple[Trial, ...]]:
         undecided=config.release.undecided,
         machine=machine,
         measured_at=validation.coldstart.measured_at,
+        also=(firewall_check(Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")),),
         waive=lambda checks: waivers.apply(checks, target, config.release, waivers.today()),
     )
     return evidence, validation.coldstart.trials
