@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make repro` and `make test`. Each sets up .venv first, and only when the pins changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test check bench-env serving-env lock clean
+.PHONY: help setup repro test check bench-env serving-env gpu-check lock clean
 
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONDONTWRITEBYTECODE=
 
@@ -25,6 +25,9 @@ check: setup ## lint, format and types
 
 bench-env: ## install what only benchmarks need
 	@scripts/setup dev,bench
+
+gpu-check: setup ## build, run, count and time every GPU target that this machine has
+	@$(RUN) python benchmarks/gpu_check.py --json build/bench/gpu.json
 
 serving-env: ## a real Triton server, and Kubernetes' and CI vendors' schemas, in an environment of their own: for tests that are skipped without it
 	@python3.11 -m venv .serving && .serving/bin/pip install -q nvidia-pytriton==0.7.0 kubernetes-validate==1.37.0 check-jsonschema==0.39.0

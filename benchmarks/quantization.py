@@ -37,9 +37,10 @@ BOTH = ("openvino", "onnxruntime")
 WARM = 10
 """First requests of each model, which are not timed."""
 LIMITS = {
-    "sqnr_db": {"qwarm-ptq": 25.5, "qwarm-tensorrt-scheme": 23.0},
-    "agreement": {"qwarm-ptq": 0.985},
+    "sqnr_db": {"qwarm-ptq": 25.5, "qwarm-tensorrt-scheme": 23.0, "qwarm-search": 27.0},
+    "agreement": {"qwarm-ptq": 0.985, "qwarm-search": 0.99},
     "over_fastest_peer": 1.05,
+    "search_over_plain": 1.05,
     "top1_difference": 0.0035,
     "noise_power": 0.7,
     "calibration_s": 90.0,
@@ -89,7 +90,7 @@ def opened_onnxruntime(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
 
     from engines import ort
 
-    options = ort._options(onnxruntime, ort.SETTINGS["graph_optimization_level"])
+    options = ort.session_options(onnxruntime, ort.SETTINGS["graph_optimization_level"])
     disabled = ort.DISABLED["float32" if folder.name == "float" else "int8"]
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=ort.PROVIDERS, disabled_optimizers=disabled)
     return lambda picture: session.run(None, {"image": picture})[0]
@@ -164,6 +165,10 @@ def held(rows: dict[str, Any], figures: dict[str, Any]) -> list[str]:
                 wrong.append(f"{name}: p50 {run['p50_ms']:.2f} ms on {runtime}, the fastest peer's is {min(peers):.2f}")
         if name in figures:
             wrong += [f"{name}: {key} {figures[name][key]:.0f}" for key in ("calibration_s", "peak_rss_mb") if figures[name][key] > LIMITS[key]]  # type: ignore[operator]
+    for runtime, run in rows.get("qwarm-search", {}).items():
+        plain = rows.get("qwarm-ptq", {}).get(runtime)
+        if plain and run["p50_ms"] > LIMITS["search_over_plain"] * plain["p50_ms"]:  # type: ignore[operator]
+            wrong.append(f"qwarm-search: p50 {run['p50_ms']:.2f} ms on {runtime}, plain INT8's is {plain['p50_ms']:.2f}")
     for runtime, run in rows.get("qwarm-ptq", {}).items():
         if abs(run["top1_difference"]) > LIMITS["top1_difference"]:  # type: ignore[operator]
             wrong.append(f"qwarm-ptq: top-1 differs by {run['top1_difference']:.4f} on {runtime}")

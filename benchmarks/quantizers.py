@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ranges import BATCH_ROWS, ROWS, SHAPE, peak_rss_mb, rows_of
+from ranges import BATCH_ROWS, MODEL, ROWS, SHAPE, peak_rss_mb, rows_of
 
 PERCENTILE_ROWS = 64
 """ONNX Runtime's histogram methods hold every activation of every row: 256 rows would take some 17 GB."""
+SEARCH_DRIFT, SEARCH_SLOWDOWN, SEARCH_SECONDS = 10**-2.8, 1.05, 600.0
+"""What `qwarm-search` is held to: 28 dB, or as near as 1.05 of plain INT8's latency allows."""
 Figures = dict[str, Any]
 
 
@@ -103,7 +105,7 @@ def ours(
         from calibration.ranges import collect
         from calibration.rounding.methods import Calibration, Methods
         from pipeline.records import ExportedModel
-        from stages.quantize import QUANTIZERS
+        from stages.schemes import QUANTIZERS
 
         exported = ExportedModel.load(work / "export/exported.json", next="")
         search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
@@ -122,6 +124,79 @@ def ours(
     return run
 
 
+def searched(work: Path, out: Path) -> Figures:
+    """qwarm with layers in float, chosen on the search rows: at least 28 dB if that costs no more than 1.05 of plain INT8's latency."""
+    from calibration.ranges import collect_each
+    from calibration.rounding.methods import Calibration
+    from calibration.search.budget import Budget
+    from calibration.search.run import Deployment, quantize
+    from calibration.variants import Job
+    from engines.once import deployed
+    from pipeline.platforms import machine_facts
+    from pipeline.records import ExportedModel
+    from stages.schemes import RULES
+
+    exported = ExportedModel.load(work / "export/exported.json", next="")
+    search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
+    started = time.perf_counter()
+    ids = [str(number) for number in range(ROWS)]
+    by_method = collect_each(
+        work / "export/model.onnx", exported, pictures(work), ids,
+        calibration_root="", preprocess_sha256="", min_rows=1, batch_rows=BATCH_ROWS, methods=("mse", "percentile", "entropy", "max"),
+    )  # fmt: skip
+    ranges_s = time.perf_counter() - started
+    job = Job(work / "export/model.onnx", exported, by_method["mse"], search, Calibration(lambda: pictures(work), ids))
+    runtimes = {target: deployed(target, exported.inputs, exported.shapes) for target in ("openvino-cpu", "onnxruntime-cpu")}
+    budget = Budget(SEARCH_DRIFT, SEARCH_SLOWDOWN, SEARCH_SECONDS)
+    record, result = quantize(RULES["cpu"], job, by_method, out / "quantized", budget, Deployment(runtimes, machine_facts()))
+    (out / "quantized/model.onnx").rename(out / "model.onnx")
+    return {
+        "ranges_s": ranges_s, "calibration_s": time.perf_counter() - started, "variant": record.variant, "search_sqnr_db": record.variants,
+        "method": result.method, "methods": result.methods, "float_layers": list(result.written.float_layers), "stopped": result.stopped,
+        "points": [[point.added, point.worst_drift, point.latency_ratio, point.whole] for point in result.points], "search_s": result.seconds,
+    }  # fmt: skip
+
+
+def trained(work: Path, out: Path) -> Figures:
+    """QAT on the calibration rows, stopped on those that qwarm chooses by: the trained weights in Q/DQ, whether they would be chosen or not."""
+    import safetensors.torch
+
+    from calibration.export import export
+    from calibration.qat.machines import machine
+    from calibration.qat.saved import Saved
+    from calibration.qat.train import Data, train
+    from calibration.ranges import collect
+    from calibration.rounding.methods import Calibration
+    from pipeline.config import ModelConfig, TrainingConfig
+    from stages.quantize import QUANTIZERS
+
+    rows = {"image": np.fromfile(work / "rows.f32", np.float32).reshape(-1, *SHAPE)}
+    search = {"image": np.fromfile(work / "search.f32", np.float32).reshape(-1, *SHAPE)}
+    started = time.perf_counter()
+    settings = TrainingConfig(**QAT)
+    result = train(
+        ModelConfig.model_validate(MODEL), work, Data(rows, search, lambda: pictures(work)), settings, Saved(out / "saved", "training"),
+        affine=True, method="mse", machine=machine(), progress=lambda *entry: print(*entry, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    safetensors.torch.save_file(result.state, work / "trained.safetensors")
+    training_s = time.perf_counter() - started
+    exported = export(ModelConfig.model_validate(MODEL | {"checkpoint": "trained.safetensors"}), work, out / "export", {"image": search["image"][:8]})
+    ids = [str(number) for number in range(ROWS)]
+    ranges = collect(
+        out / "export/model.onnx", exported, pictures(work), ids,
+        calibration_root="", preprocess_sha256="", min_rows=1, batch_rows=BATCH_ROWS, method="mse",
+    )  # fmt: skip
+    calibration = Calibration(lambda: pictures(work), ids)
+    record = QUANTIZERS["cpu"](
+        out / "export/model.onnx", exported, ranges, out / "quantized", search, calibration=calibration, reference=work / "export/model.onnx"
+    )
+    (out / "quantized/model.onnx").rename(out / "model.onnx")
+    return {
+        "calibration_s": time.perf_counter() - started, "training_s": training_s, "variant": record.variant, "search_sqnr_db": record.variants,
+        "epochs": [[epoch.loss, epoch.search_sqnr_db] for epoch in result.epochs], "start_sqnr_db": result.start_db,
+    }  # fmt: skip
+
+
 def shipped(work: Path, out: Path) -> Figures:
     """The scheme that does better on the search rows; both must have been measured before. Costs what both cost."""
     names = ("qwarm-ptq", "qwarm-tensorrt-scheme")
@@ -136,6 +211,8 @@ def nothing(work: Path, out: Path) -> Figures:
     return {"calibration_s": None}
 
 
+QAT = {"epochs": 3, "batch_rows": 16}
+"""256 pictures: some 150 s of one core."""
 PLAIN = {"equalization": False, "adaptation": False, "rounding": "nearest", "bias_correction": False}
 QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "float": nothing,
@@ -153,9 +230,11 @@ QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "qwarm-compensated": ours("cpu", "mse", equalization=False),
     "qwarm-ptq": ours("cpu", "mse"),
     "qwarm-tensorrt-scheme": ours("tensorrt", "mse"),
+    "qwarm-qat": trained,
     "qwarm": shipped,
+    "qwarm-search": searched,
 }
-"""The last three stand for the product; those before add one method each to the one above."""
+"""`qwarm-ptq`, `qwarm-tensorrt-scheme`, `qwarm` and `qwarm-search` stand for the product; the others add one method each to the one above."""
 RUNTIMES: dict[str, tuple[str, ...]] = {"nncf": ("openvino",), "qwarm-tensorrt-scheme": ("openvino",)}
 """Where a model would not be shipped for both: NNCF's is OpenVINO's own format, and ONNX Runtime runs the scheme `tensorrt` in float."""
 

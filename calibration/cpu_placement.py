@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from calibration.float_layers import NONE
 from calibration.graph import mask_nodes, tensor_shapes
 from calibration.scheme import channel_axis
 from pipeline.macs import MULTIPLYING
@@ -36,8 +37,8 @@ class Plan:
     by_tensor: frozenset[str]
 
 
-def place(model: onnx.ModelProto) -> Plan:
-    """Walk the graph once, in its order. Node names must be unique."""
+def place(model: onnx.ModelProto, float_layers: Mapping[str, str] = NONE) -> Plan:
+    """Walk the graph once, in its order; `float_layers` are left out, for the reasons they give. Node names must be unique."""
     import onnx
 
     weights = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT}
@@ -45,6 +46,7 @@ def place(model: onnx.ModelProto) -> Plan:
     ranks = {name: len(shape) for name, shape in tensor_shapes(model).items()}
     masks = set(mask_nodes(model))
     refused = {node.name: reason for node in model.graph.node if node.op_type in MULTIPLYING and (reason := _refusal(node, weights))}
+    refused |= float_layers
     refused |= _shared(model, weights, refused)
     inside: set[str] = set()
     nodes, by_tensor = [], set()

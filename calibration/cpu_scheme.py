@@ -9,9 +9,10 @@ no VNNI the U8S8 kernels add pairs of products in 16 bits and may saturate; the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,22 +20,24 @@ import numpy as np
 
 from calibration.cpu_placement import Plan, place
 from calibration.cpu_rules import SAFE_MAGNITUDE, verify
-from calibration.rounding.equalize import equalized
+from calibration.float_layers import NONE, added_biases
 from calibration.rounding.methods import Calibration
-from calibration.rounding.reconstruct import reconstruct
-from calibration.rounding.write import written
-from calibration.safe_names import name_nodes
-from calibration.scheme import Variant, bound, count, finish, zero_channels
+from calibration.rounding.reconstruct import Rounded
+from calibration.scheme import Placement, count, zero_channels
+from calibration.variants import Job, Rules, Variant, variants
+from calibration.winner import finish
 from pipeline.errors import QuantizeError
+from pipeline.macs import MULTIPLYING
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
+from pipeline.side_files import MAX_INSIDE
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
     import onnx
 
 SCHEME = "cpu"
-RULES = "U8 activations with zero points, S8 weights per channel, int32 biases, Q/DQ around each operator with an INT8 kernel"
+IN_WORDS = "U8 activations with zero points, S8 weights per channel, int32 biases, Q/DQ around each operator with an INT8 kernel"
 
 
 def quantize(
@@ -45,56 +48,77 @@ def quantize(
     search_rows: Batch,
     *,
     calibration: Calibration | None = None,
+    float_layers: Mapping[str, str] = NONE,
     classes: bool = True,
+    reference: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
+    limit: int = MAX_INSIDE,
 ) -> QuantizedModel:
-    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
+    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes. Weights beyond `limit` go to a side file.
 
     Every scale, zero point, weight code and bias of the result is checked against `ranges` and the float weights. With `calibration` a second
-    variant has weights and biases fitted on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph,
-    both in ONNX Runtime exactly as written, and the better one is written; with `classes` the first output holds class scores, so that
-    agreement means something. Raises RangeError for ranges of another model, QuantizeError for everything else, also in a process that has
-    imported modelopt (it patches ONNX Runtime).
+    variant has weights and biases fitted on those rows. `float_layers` `{node: reason}` stay in float. `search_rows` `{input: (n, ...)}` then
+    measure each variant against the float graph (or that of `reference`), both in ONNX Runtime exactly as written, and the better is written;
+    with `classes` the first output holds class scores, so that agreement means something. Raises RangeError for ranges of another model,
+    QuantizeError for everything else, also in a process that has imported modelopt's part for ONNX (it patches ONNX Runtime).
     """
-    import onnx
+    job = Job(float_model, exported, ranges, search_rows, calibration, limit, reference)
+    return finish(RULES, job, variants(RULES, job, float_layers, progress), folder, classes=classes, progress=progress)
 
+
+def quantizer(ranges: Ranges) -> str:  # noqa: ARG001
+    """Tool, version and rules in words."""
+    return f"onnxruntime {package_version('onnxruntime-gpu')} QDQQuantizer, {IN_WORDS}"
+
+
+def placed(source: onnx.ModelProto, job: Job, ranges: Ranges, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """`source` with Q/DQ from `ranges`, weights to the nearest code."""
     _refuse_modelopt()
-    bound(float_model, exported, ranges)
-    source = onnx.load(float_model)
-    name_nodes(source)
-    progress(0, 3, "Q/DQ")
-    plan = place(source)
-    quantized = _quantized(source, ranges, plan)
-    verify(source, quantized, ranges)
+    return _quantized(source, ranges, place(source, float_layers))
 
-    def counted(model: onnx.ModelProto, own: Ranges | None = None) -> Variant:
-        placement = count(model, lambda node, _: plan.refused.get(node.name, "it stands in no pattern that the scheme quantizes"))
-        return Variant(model, placement, own)
 
-    variants = {"nearest": counted(quantized)}
-    if calibration is not None and calibration.methods.any:
-        batch, calibration = exported.shapes[str(exported.inputs[0].shape[0])], calibration.without_outliers(ranges)
-        equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
-        if equal is not None:
-            source, quantized = equal.model, _quantized(equal.model, equal.ranges, plan)
-            verify(source, quantized, equal.ranges)
-        rounded = reconstruct(source, quantized, calibration, batch, int32_bias=True, progress=progress)
-        fitted = written(source, quantized, rounded)
-        verify(source, fitted, equal.ranges if equal else ranges, rounded)
-        variants["fitted"] = counted(fitted, equal.ranges if equal else None)
-    return finish(
-        SCHEME, f"onnxruntime {package_version('onnxruntime-gpu')} QDQQuantizer, {RULES}", variants, float_model, exported, ranges,
-        folder, search_rows, classes, progress,
-    )  # fmt: skip
+def checked(
+    source: onnx.ModelProto, model: onnx.ModelProto, job: Job, ranges: Ranges, rounded: Mapping[str, Rounded], float_layers: Mapping[str, str]  # noqa: ARG001
+) -> Placement:  # fmt: skip
+    """Where Q/DQ stand; raises QuantizeError for a graph that is not what `cpu_rules.verify` wants."""
+    verify(source, model, ranges, rounded)
+    refused = place(source, float_layers).refused
+    return count(model, lambda node, _: refused.get(node.name, "it stands in no pattern that the scheme quantizes"))
+
+
+def sketched(variant: Variant, job: Job, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """`variant` with other layers in float: placed with one scale a weight, which is quick, then given the variant's own constants."""
+    plan = place(variant.source, float_layers)
+    weights = {node.input[1] for node in variant.source.graph.node if node.name in plan.nodes and node.op_type in MULTIPLYING}
+    constants = {tensor.name for tensor in variant.source.graph.initializer}
+    model = _quantized(variant.source, variant.ranges, dataclasses.replace(plan, by_tensor=frozenset(weights & constants)))
+    floats = added_biases(variant.source, float_layers)
+    own = {tensor.name: tensor for tensor in variant.model.graph.initializer if tensor.name not in floats}
+    nodes = {node.name: node for node in variant.model.graph.node if node.op_type == "DequantizeLinear"}
+    for tensor in model.graph.initializer:
+        if tensor.name in own:
+            tensor.CopyFrom(own[tensor.name])
+    for node in model.graph.node:
+        if node.name in nodes:
+            node.CopyFrom(nodes[node.name])
+    return model
+
+
+def rescaled(model: onnx.ModelProto, source: onnx.ModelProto, job: Job, ranges: Ranges, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """Placed anew: zero points and biases follow from the ranges as well."""
+    return placed(source, job, ranges, float_layers)
+
+
+RULES = Rules(SCHEME, int32_bias=True, placed=placed, checked=checked, sketched=sketched, rescaled=rescaled, quantizer=quantizer)
 
 
 def _refuse_modelopt() -> None:
-    if "modelopt" in sys.modules:
+    if "modelopt.onnx" in sys.modules:
         raise QuantizeError(
-            "This process has imported modelopt, which patches ONNX Runtime's quantizer",
+            "This process has imported modelopt.onnx, which patches ONNX Runtime's quantizer",
             where="scheme cpu",
             expected="a process of its own",
-            got="modelopt in sys.modules",
+            got="modelopt.onnx in sys.modules",
             next="run `dvc repro quantize@cpu`",
         )
 

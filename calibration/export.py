@@ -14,7 +14,6 @@ from calibration.export_parity import Exported, at_points, parity
 from calibration.graph import nodes_that_fix, tidy
 from calibration.parity import not_followed
 from calibration.runtime import session
-from calibration.side_files import MAX_INSIDE, describe_files, light, save_model
 from calibration.tracing import OPSET, trace
 from pipeline.config import ModelConfig
 from pipeline.digests import sha256_file
@@ -22,6 +21,7 @@ from pipeline.errors import ModelError
 from pipeline.files import replacing_folder
 from pipeline.macs import macs_by_node
 from pipeline.records import ExportedModel
+from pipeline.side_files import MAX_INSIDE, describe_files, light, save_model
 from pipeline.tensors import AxisRange, Batch, TensorSpec
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.runtime import run_session, session
-from calibration.side_files import light
 from pipeline.macs import MULTIPLYING
+from pipeline.side_files import light
 from pipeline.tensors import AxisRange, Batch
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.side_files import light
 from calibration.tied import tie
 from pipeline.errors import ModelError
 from pipeline.macs import node_key
+from pipeline.side_files import light
 
 if TYPE_CHECKING:
     import onnx
@@ -134,7 +134,7 @@ def rename(model: onnx.ModelProto) -> None:
     taken = set(fixed)
     renamed: dict[str, str] = {}
     for node in graph.node:
-        scope = _scope(node)
+        scope = module_scope(node)
         module = next((name.removesuffix(".weight") for name in node.input if name in weights and name.endswith(".weight")), "")
         base = (module or f"{scope}.{node.op_type}").strip(".").replace("_scale", ".scale")
         node.name = next(name for name in _numbered(base) if name not in taken)
@@ -148,7 +148,7 @@ def rename(model: onnx.ModelProto) -> None:
     del graph.value_info[:]
 
 
-def _scope(node: onnx.NodeProto) -> str:
+def module_scope(node: onnx.NodeProto) -> str:
     """The path of the torch module that a node comes from: from metadata (torch.export), or from its name, `/block/block.0/Add` (TorchScript)."""
     scopes = next((ast.literal_eval(entry.value) for entry in node.metadata_props if entry.key == SCOPES), None)
     if scopes is not None:

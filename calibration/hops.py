@@ -11,6 +11,7 @@ import numpy as np
 from calibration.agree import LOOKED_AT, SUSPECT_DB, part, worst_rows
 from calibration.exposing import Opener, cuts, float_tensors, run_rows
 from calibration.parity import figures
+from calibration.rounding.channels import Group
 from pipeline.errors import ModelError
 from pipeline.records import Attribution, Parity, Parting
 from pipeline.tensors import AxisRange, Batch
@@ -24,13 +25,15 @@ class Station:
     """One form of the network that can be run: `torch`, `onnx`, `simplified`, `qdq`, an engine's target.
 
     `opened` opens `graph` (null: whatever the station is made of, such as a torch module) and gives a run. `rewrites`: the runtime fuses, so
-    only `exposing.cuts` of the graph can be looked at; otherwise every tensor can.
+    only `exposing.cuts` of the graph can be looked at; otherwise every tensor can. `groups`: tensors whose channels this station holds at
+    other scales than the one before, with equal answers (`rounding.equalize`).
     """
 
     name: str
     opened: Opener
     graph: onnx.ModelProto | None
     rewrites: bool = False
+    groups: tuple[Group, ...] = ()
 
 
 def attribute(stations: Sequence[Station], rows: Batch, batch: AxisRange) -> Attribution:
@@ -70,7 +73,35 @@ def _parting(before: Station, after: Station, rows: Batch, bound_db: float) -> P
     )
     names = counterparts(after.graph, later, set(earlier))
     sharp = _quantizers(before.graph) == _quantizers(after.graph)
-    return part(after.graph, names, rows, after.opened, before.opened, bound_db=bound_db, other=before.graph, sharp=sharp)
+
+    def levelled(wanted: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return unscaled(wanted, got, names, after.groups)
+
+    return part(after.graph, names, rows, after.opened, before.opened, bound_db=bound_db, other=before.graph, sharp=sharp, levelled=levelled)
+
+
+def unscaled(
+    wanted: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], names: Mapping[str, str], groups: Sequence[Group]
+) -> dict[str, np.ndarray]:
+    """`got` with the channels of each group brought back to the scales of `wanted`, by the one factor a channel that suits all its tensors best.
+
+    `names` maps tensors to what groups call them. What is left is the difference that scales do not explain.
+    """
+    found = dict(got)
+    for group in groups:
+        inside = [name for name in got if names.get(name) in group.tensors]
+        products, squares = np.zeros(group.channels), np.zeros(group.channels)
+        for name in inside:
+            axis = group.tensors[names[name]]
+            reference, other = (np.moveaxis(side[name], axis, 0).reshape(group.channels, -1).astype(np.float64) for side in (wanted, got))
+            weight = max(float(np.square(other).sum()), 1e-30)
+            products += (reference * other).sum(axis=1) / weight
+            squares += np.square(other).sum(axis=1) / weight
+        factors = np.divide(products, squares, out=np.ones(group.channels), where=squares > 0)
+        for name in inside:
+            shape = [-1 if place == group.tensors[names[name]] else 1 for place in range(got[name].ndim)]
+            found[name] = got[name] * factors.reshape(shape).astype(got[name].dtype)
+    return found
 
 
 def _quantizers(model: onnx.ModelProto) -> int:

@@ -16,8 +16,8 @@ from calibration.onnx_model import Described, as_exported
 from calibration.quantizable import reasons, refusals
 from calibration.safe_names import name_nodes
 from calibration.scheme import Placement, count
-from calibration.side_files import MAX_INSIDE, light, stored_bytes, tensors
 from pipeline.records import ExportedModel
+from pipeline.side_files import MAX_INSIDE, light, stored_bytes, tensors
 from pipeline.tensors import AxisRange
 
 if TYPE_CHECKING:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 SHOWN = 4
 """How many channels or values a finding names."""
+FEW_CODES = 8
+"""A channel whose codes end below has less than four bits."""
 BIAS_TOLERANCE = 1e-3
 BIAS_LIMIT = 2**31 - 1
 ERROR, WARNING = "error", "warning"
@@ -56,6 +58,7 @@ def of_node(view: View, node: onnx.NodeProto, scheme: str) -> Iterator[Finding]:
         yield from _shape(view, node, scale, scheme)
     elif node.op_type in MULTIPLYING:
         yield from _channel_axis(view, node)
+        yield from one_scale(view, node)
         yield from _bias(view, node, scheme)
 
 
@@ -140,6 +143,25 @@ def _channel_axis(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
     if axis != wanted:
         expected = f"scales along the output channels, axis {wanted} of the weight of a {node.op_type}"
         yield _found(view, dequantize, "channel-axis", ERROR, "The scales run along the wrong axis", expected, f"axis {axis}")
+
+
+def one_scale(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
+    """Output channels of a weight whose largest code is small, because one scale serves channels of very different size."""
+    dequantize = view.dequantizer(node.input[1]) if len(node.input) > 1 else None
+    if dequantize is None:
+        return
+    scale, weight = view.parameters(dequantize)[0], view.weight(dequantize)
+    if scale is None or weight is None or scale.size > 1 or weight.ndim < 2:
+        return
+    codes = weight.astype(np.float64) / (1 if weight.dtype.kind in "iu" else float(scale.reshape(-1)[0]))
+    largest = np.abs(np.moveaxis(codes, channel_axis(node), 0).reshape(weight.shape[channel_axis(node)], -1)).max(axis=1)
+    places = tuple(int(place) for place in np.flatnonzero(largest < FEW_CODES))
+    if places:
+        got = ", ".join(f"channel {place}: {largest[place]:.0f}" for place in places[:SHOWN])
+        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        what = "One scale serves channels of very different size, and leaves some a few codes"
+        expected = "a scale for each output channel, so that each reaches 127"
+        yield _found(view, node, "one-scale", WARNING, what, expected, f"largest code of {got}{more}, of 127", places)
 
 
 def _bias(view: View, node: onnx.NodeProto, scheme: str) -> Iterator[Finding]:

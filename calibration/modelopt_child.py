@@ -1,7 +1,8 @@
 """A process of its own for nvidia-modelopt: it patches ONNX Runtime's quantizer for the rest of a process's life.
 
-`python -m calibration.modelopt_child JOB.json` reads `{"model", "cache", "batch", "output"}` (paths) and `exclude` (names of
-nodes that stay in float). The parent fixes PYTHONHASHSEED, because modelopt orders nodes by iterating over sets of names.
+`python -m calibration.modelopt_child JOB.json` reads `{"model", "cache", "batch", "output"}` (paths), `exclude` (names of nodes
+that stay in float) and `side_files` (whether weights lie beside the models). The parent fixes PYTHONHASHSEED, because modelopt
+orders nodes by iterating over sets of names.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def main(job_file: str) -> None:
         calibration_eps=["cpu"],
         high_precision_dtype="fp32",
         output_path=job["output"],
+        use_external_data_format=job["side_files"],
         log_level="WARNING",
     )
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.side_files import verify_side_files
 from pipeline.errors import ConfigError, ModelError
 from pipeline.records import ExportedModel
+from pipeline.side_files import verify_side_files
 from pipeline.tensors import AxisRange, TensorSpec
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.float_layers import NONE
 from calibration.graph import tensor_shapes
 from calibration.rounding.check import NOT_FITTED, verify_fitted
 from calibration.rounding.reconstruct import Rounded
@@ -49,8 +50,8 @@ def high_precision(ranges: Ranges) -> str:
     return "fp32 elsewhere"
 
 
-def describe(source: onnx.ModelProto, quantized: onnx.ModelProto, exported: ExportedModel) -> Placement:
-    """Count Q/DQ and sort the multiplying nodes of `quantized` into INT8 and float, with modelopt's reason for each of the latter."""
+def describe(source: onnx.ModelProto, quantized: onnx.ModelProto, exported: ExportedModel, float_layers: Mapping[str, str] = NONE) -> Placement:
+    """Count Q/DQ and sort the multiplying nodes of `quantized` into INT8 and float, with a reason for each of the latter: modelopt's, or ours."""
     shapes, originals = tensor_shapes(source), {node.name: node for node in source.graph.node}
     weights = {tensor.name for tensor in source.graph.initializer}
     typical = {name: axis.opt for name, axis in exported.shapes.items()}
@@ -59,7 +60,7 @@ def describe(source: onnx.ModelProto, quantized: onnx.ModelProto, exported: Expo
         original = originals.get(node.name)
         known = [shapes.get(name, ()) for name in original.input[:2]] if original is not None else []
         sizes = [tuple(typical.get(axis, 0) if isinstance(axis, str) else axis for axis in shape) for shape in known]
-        return _reason(node, sizes, original is not None and original.input[1] in weights, covered)
+        return float_layers.get(node.name) or _reason(node, sizes, original is not None and original.input[1] in weights, covered)
 
     return count(quantized, reason)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from calibration.histograms import NOTHING, SMALLEST, Histogram, Outliers, Tally
 from calibration.input_watch import InputWatch, refuse_non_finite
@@ -21,7 +22,12 @@ CONVERGED = 0.5
 """Below this `halves_ratio`, half of the rows would have clipped the other half by more than a bit: a warning says so."""
 
 
-def collect(
+def collect(model: Path, exported: ExportedModel, batches: Iterable[Batch], row_ids: Sequence[str], *, method: str = MAX, **options: Any) -> Ranges:
+    """Range of every float tensor that a scheme could quantize, by one `method`: see `collect_each`."""
+    return collect_each(model, exported, batches, row_ids, methods=(method,), **options)[method]
+
+
+def collect_each(
     model: Path,
     exported: ExportedModel,
     batches: Iterable[Batch],
@@ -31,11 +37,11 @@ def collect(
     preprocess_sha256: str,
     min_rows: int,
     batch_rows: int,
-    method: str = MAX,
+    methods: Collection[str],
     only: Collection[str] | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
-) -> Ranges:
-    """Range of every float tensor that a scheme could quantize, by `method` (a key of `range_methods.PARAMETERS`), in one pass over all rows.
+) -> dict[str, Ranges]:
+    """Range of every float tensor that a scheme could quantize, by each of `methods` (keys of `range_methods.PARAMETERS`), in one pass over all rows.
 
     Memory holds one batch, the activations of a few rows, and a few histograms for each tensor, however many rows there are.
     `row_ids` name the rows in the order in which `batches` gives them. Convergence compares the first half of the rows with the second.
@@ -45,8 +51,9 @@ def collect(
     Raises RangeError for a model that is not `exported`, fewer than `min_rows` rows or other rows than `row_ids`, a value that is not finite
     (naming row and tensor) and an input that is the same in every row.
     """
-    if method not in PARAMETERS:
-        raise RangeError("There is no such method", where="quantize.method", expected=f"one of {', '.join(PARAMETERS)}", got=method)
+    for method in methods:
+        if method not in PARAMETERS:
+            raise RangeError("There is no such method", where="quantize.method", expected=f"one of {', '.join(PARAMETERS)}", got=method)
     digest = sha256_file(model)
     if digest != exported.onnx_sha256:
         raise RangeError(
@@ -61,26 +68,29 @@ def collect(
             next="raise data.roles.calibration in params.yaml",
         )
     observer, inputs = Observer(model, exported, only), InputWatch()
-    tallies = _stream(observer, inputs, batches, row_ids, method != MAX, progress)
+    tallies = _stream(observer, inputs, batches, row_ids, set(methods) != {MAX}, progress)
     dead = tuple(name for name, tally in tallies.items() if set(tally.groups) == {NOTHING})
     inputs.refuse_constant(total, dead)
     outliers = {name: found for name, tally in tallies.items() if (found := tally.outliers()) is not None}
-    tensors = {name: _range(tally, method, outliers.get(name)) for name, tally in tallies.items()}
-    shared = {name: tensors[end] for name, end in observer.fused.items() if end in tensors}
-    return Ranges(
-        onnx_sha256=exported.onnx_sha256,
-        calibration_root=calibration_root,
-        preprocess_sha256=preprocess_sha256,
-        method=method,
-        parameters=PARAMETERS[method],
-        calibration_rows=total,
-        batch_rows=batch_rows,
-        tools={name: package_version(name) for name in TOOLS},
-        tensors=dict(sorted((tensors | shared).items())),
-        dead=dead,
-        outliers=tuple(OutlierRows(name, entry.names, entry.rows, entry.largest, entry.others) for name, entry in outliers.items()),
-        warnings=(*inputs.warnings(total), *_warnings(tensors, dead, outliers, method), *_mask_warning(observer.masked)),
-    )
+    by_method = {}
+    for method in methods:
+        tensors = {name: _range(tally, method, outliers.get(name)) for name, tally in tallies.items()}
+        shared = {name: tensors[end] for name, end in observer.fused.items() if end in tensors}
+        by_method[method] = Ranges(
+            onnx_sha256=exported.onnx_sha256,
+            calibration_root=calibration_root,
+            preprocess_sha256=preprocess_sha256,
+            method=method,
+            parameters=PARAMETERS[method],
+            calibration_rows=total,
+            batch_rows=batch_rows,
+            tools={name: package_version(name) for name in TOOLS},
+            tensors=dict(sorted((tensors | shared).items())),
+            dead=dead,
+            outliers=tuple(OutlierRows(name, entry.names, entry.rows, entry.largest, entry.others) for name, entry in outliers.items()),
+            warnings=(*inputs.warnings(total), *_warnings(tensors, dead, outliers, method), *_mask_warning(observer.masked)),
+        )
+    return by_method
 
 
 def _stream(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibration.side_files import MAX_INSIDE, save_model, stored_bytes, tensors
 from pipeline.errors import ModelError
+from pipeline.side_files import MAX_INSIDE, save_model, stored_bytes, tensors
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:

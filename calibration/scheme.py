@@ -1,44 +1,25 @@
-"""What every Q/DQ scheme does around its own placement: bind to the ranges, count, judge on search rows, write."""
+"""What every Q/DQ scheme does around its own placement: bind to the ranges, count what is in INT8 and what in float."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.parity import sqnr_db
-from calibration.runtime import run_session, session
-from calibration.safe_names import name_nodes
-from pipeline.digests import sha256_bytes, sha256_file
+from pipeline.digests import sha256_file
 from pipeline.errors import QuantizeError, RangeError
-from pipeline.files import replacing_folder
 from pipeline.macs import MULTIPLYING, node_key
-from pipeline.records import ExportedModel, FloatNode, QuantizedModel, Ranges
-from pipeline.tensors import AxisRange, Batch
+from pipeline.records import ExportedModel, FloatNode, Ranges
 
 if TYPE_CHECKING:
     import onnx
 
-Progress = Callable[[int, int, str], None]
 Reason = Callable[["onnx.NodeProto", list[bool]], str]
 """Why a multiplying node of the Q/DQ graph is in float, given which of its two factors are dequantized."""
-
-
-JUDGED_ROWS = 8
-"""Rows that run at once, where the model allows it: graphs that run as written hold many activations."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """One way to quantize the same float model; `equalized` are the ranges of a float graph with the same answers and other weights."""
-
-    model: onnx.ModelProto
-    placement: Placement
-    equalized: Ranges | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,94 +58,6 @@ def count(quantized: onnx.ModelProto, reason: Reason) -> Placement:
             else:
                 outside.append(FloatNode(node_key(node, index), node.op_type, reason(node, covered)))
     return Placement(operators["QuantizeLinear"], operators["DequantizeLinear"], tuple(inside), tuple(outside))
-
-
-def finish(
-    scheme: str,
-    quantizer: str,
-    variants: Mapping[str, Variant],
-    float_model: Path,
-    exported: ExportedModel,
-    ranges: Ranges,
-    folder: Path,
-    search_rows: Batch,
-    classes: bool,
-    progress: Progress,
-) -> QuantizedModel:
-    """Judge the variants on the search rows and write the best one's `folder`/model.onnx and quantized.json, whole or not at all.
-
-    With the ranges.json of an equalized float graph, if that is what was quantized.
-    """
-    import onnx
-
-    source = onnx.load(float_model)
-    name_nodes(source)
-    progress(1, 3, "search rows")
-    contents = {name: bytes(variant.model.SerializeToString(deterministic=True)) for name, variant in variants.items()}
-    judged = judge(float_model, contents, exported, search_rows, classes)
-    best = max(contents, key=lambda name: float("inf") if (db := judged[name][0]) is None else db)
-    content, placement, equalized = contents[best], variants[best].placement, variants[best].equalized
-    record = QuantizedModel(
-        scheme=scheme,
-        onnx_sha256=sha256_bytes(content),
-        float_sha256=exported.onnx_sha256,
-        ranges_sha256=ranges.digest(),
-        quantizer=quantizer,
-        quantize_linear=placement.quantize_linear,
-        dequantize_linear=placement.dequantize_linear,
-        quantized_nodes=placement.quantized_nodes,
-        float_nodes=placement.float_nodes,
-        search_rows=len(next(iter(search_rows.values()))),
-        search_sqnr_db=judged[best][0],
-        search_agreement=judged[best][1],
-        zero_channels={name: channels for name, (_, _, channels) in zero_channels(source, placement.quantized_nodes).items()},
-        variant=best,
-        variants={name: db for name, (db, _) in judged.items()},
-        equalized_ranges_sha256=None if equalized is None else equalized.digest(),
-    )
-    progress(2, 3, "write")
-    with replacing_folder(folder) as temporary:
-        (temporary / "model.onnx").write_bytes(content)
-        record.save(temporary / "quantized.json")
-        if equalized is not None:
-            equalized.save(temporary / "ranges.json")
-    progress(3, 3, "")
-    return record
-
-
-def judge(
-    float_model: Path, variants: Mapping[str, bytes], exported: ExportedModel, rows: Batch, classes: bool
-) -> dict[str, tuple[float | None, float | None]]:
-    """By variant, SQNR in dB of the worst output (null when all are equal) and, with classes, top-1 agreement of the first output.
-
-    Q/DQ against float, both exactly as written in ONNX Runtime: its optimizer can break a valid Q/DQ model.
-    """
-    names = [spec.name for spec in exported.outputs]
-    batch = exported.shapes[str(exported.inputs[0].shape[0])]
-    reference = _outputs(session(float_model, optimize=False), batch, rows)
-    judged = {}
-    for variant, content in variants.items():
-        got = _outputs(session(content, optimize=False), batch, rows)
-        for name, array in got.items():
-            if not np.isfinite(array).all():
-                raise QuantizeError("The Q/DQ model gives values that are not finite", where=f"output {name}", expected="finite numbers")
-        decibels = [db for name in names if (db := sqnr_db(reference[name], got[name])) is not None]
-        agreement = float(np.mean(reference[names[0]].argmax(1) == got[names[0]].argmax(1))) if classes else None
-        judged[variant] = (min(decibels, default=None), agreement)
-    return judged
-
-
-def _outputs(runtime: Any, batch: AxisRange, rows: Batch) -> dict[str, np.ndarray]:
-    """Every output for all rows, (rows, values of a row)."""
-    total = len(next(iter(rows.values())))
-    parts: dict[str, list[np.ndarray]] = {}
-    most = min(max(JUDGED_ROWS, batch.min), batch.max)
-    for start in range(0, total, most):
-        size = min(most, total - start)
-        index = np.minimum(np.arange(start, start + max(size, batch.min)), start + size - 1)
-        for name, output in run_session(runtime, {name: array[index] for name, array in rows.items()}).items():
-            parts.setdefault(name, []).append(output[:size])
-    return {name: np.concatenate(pieces).reshape(total, -1) for name, pieces in parts.items()}
 
 
 def zero_channels(model: onnx.ModelProto, nodes: Collection[str]) -> dict[str, tuple[int, int, tuple[int, ...]]]:

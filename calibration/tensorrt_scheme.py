@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import calibration
+from calibration.float_layers import NONE, without_quantizers
 from calibration.graph import mask_nodes
 from calibration.qdq import SCHEME_RULES, activation_scale, describe, high_precision, verify
-from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
-from calibration.rounding.reconstruct import reconstruct
-from calibration.rounding.write import written
-from calibration.safe_names import hide, name_nodes, restore
-from calibration.scheme import Variant, bound, finish
+from calibration.rounding.reconstruct import Rounded
+from calibration.safe_names import hide, restore
+from calibration.scheme import Placement
+from calibration.variants import Job, Rules, Variant, variants
+from calibration.winner import finish
 from pipeline.errors import QuantizeError, disk_error
 from pipeline.padding import fit
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
+from pipeline.side_files import MAX_INSIDE, save_model
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -47,46 +49,71 @@ def quantize(
     search_rows: Batch,
     *,
     calibration: Calibration | None = None,
+    float_layers: Mapping[str, str] = NONE,
     classes: bool = True,
+    reference: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
+    limit: int = MAX_INSIDE,
 ) -> QuantizedModel:
-    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes.
+    """Write `folder`/model.onnx and quantized.json, whole or not at all: equal inputs give equal bytes. Weights beyond `limit` go to a side file.
 
     modelopt decides where Q/DQ stand; each activation scale is absmax / 127 of `ranges`, and that is verified on the
     result, with zero points, finiteness and counts. With `calibration` a second variant has weights, as int8 codes, and biases fitted
-    on those rows. `search_rows` `{input: (n, ...)}` then measure each variant against the float graph, both in ONNX Runtime exactly as
-    written (its optimizer can break a valid Q/DQ model; what is deployed is judged later, in its own runtime), and the better one is
-    written. `classes`: the first output holds class scores, so that agreement means something.
+    on those rows. `float_layers` `{node: reason}` stay in float. `search_rows` `{input: (n, ...)}` then measure each variant against the float
+    graph (or that of `reference`), both in ONNX Runtime as written (its optimizer can break valid Q/DQ; what is deployed is judged later, in its
+    own runtime), and the better one is written. `classes`: the first output holds class scores, so that agreement means something.
     Raises RangeError for ranges of another model, QuantizeError for everything else.
     """
+    job = Job(float_model, exported, ranges, search_rows, calibration, limit, reference)
+    return finish(RULES, job, variants(RULES, job, float_layers, progress), folder, classes=classes, progress=progress)
+
+
+def quantizer(ranges: Ranges) -> str:
+    """Tool, version and rules in words."""
+    return f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}, {high_precision(ranges)}"
+
+
+def placed(source: onnx.ModelProto, job: Job, ranges: Ranges, float_layers: Mapping[str, str]) -> onnx.ModelProto:
+    """`source` with Q/DQ from `ranges`, weights to the nearest code."""
+    return _place(source, job.exported, ranges, job.rows, float_layers, job.limit)
+
+
+def checked(
+    source: onnx.ModelProto, model: onnx.ModelProto, job: Job, ranges: Ranges, rounded: Mapping[str, Rounded], float_layers: Mapping[str, str]
+) -> Placement:
+    """Where Q/DQ stand; raises QuantizeError for a graph that is not what `qdq.verify` wants."""
+    placement = describe(source, model, job.exported, float_layers)
+    verify(model, ranges, placement, source if rounded else None, rounded)
+    return placement
+
+
+def sketched(variant: Variant, job: Job, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """`variant` with further layers in float: Q/DQ stand in front of operators only, so no placement anew."""
+    return without_quantizers(variant.model, variant.source, float_layers)
+
+
+def rescaled(model: onnx.ModelProto, source: onnx.ModelProto, job: Job, ranges: Ranges, float_layers: Mapping[str, str]) -> onnx.ModelProto:  # noqa: ARG001
+    """`model` with the scales that other ranges give its activations: where Q/DQ stand does not depend on them."""
     import onnx
 
-    bound(float_model, exported, ranges)
-    source = onnx.load(float_model)
-    name_nodes(source)
-    progress(0, 3, "modelopt")
-    quantized = _place(source, exported, ranges, search_rows)
-    placement = describe(source, quantized, exported)
-    verify(quantized, ranges, placement)
-    variants = {"nearest": Variant(quantized, placement)}
-    if calibration is not None and calibration.methods.any:
-        batch, calibration = exported.shapes[str(exported.inputs[0].shape[0])], calibration.without_outliers(ranges)
-        equal = equalized(source, exported, ranges, calibration, batch) if calibration.methods.equalization else None
-        if equal is not None:
-            source, quantized = equal.model, _place(equal.model, exported, equal.ranges, search_rows)
-            verify(quantized, equal.ranges, describe(source, quantized, exported))
-        rounded = reconstruct(source, quantized, calibration, batch, int32_bias=False, progress=progress)
-        fitted = written(source, quantized, rounded)
-        placement = describe(source, fitted, exported)
-        verify(fitted, equal.ranges if equal else ranges, placement, source, rounded)
-        variants["fitted"] = Variant(fitted, placement, equal.ranges if equal else None)
-    return finish(
-        SCHEME, f"nvidia-modelopt {package_version('nvidia-modelopt')}, {SCHEME_RULES}, {high_precision(ranges)}", variants, float_model,
-        exported, ranges, folder, search_rows, classes, progress,
-    )  # fmt: skip
+    copy = type(model)()
+    copy.CopyFrom(model)
+    constants = {tensor.name: tensor for tensor in copy.graph.initializer}
+    readers = {name: node for node in copy.graph.node if node.op_type == "DequantizeLinear" for name in node.input[:1]}
+    for node in copy.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] in ranges.tensors:
+            scale = np.float32(activation_scale(ranges.tensors[node.input[0]]))
+            for name in {node.input[1], readers[node.output[0]].input[1]}:
+                constants[name].CopyFrom(onnx.numpy_helper.from_array(np.array(scale), name))
+    return copy
 
 
-def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch) -> onnx.ModelProto:
+RULES = Rules(SCHEME, int32_bias=False, placed=placed, checked=checked, sketched=sketched, rescaled=rescaled, quantizer=quantizer)
+
+
+def _place(
+    source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, rows: Batch, float_layers: Collection[str], limit: int
+) -> onnx.ModelProto:
     """Run modelopt in a child process on a copy with names that its parsers cannot misread, and give the real names back."""
     import onnx
 
@@ -97,10 +124,11 @@ def _place(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, row
         work = Path(workplace)
         files = {"model": "in.onnx", "cache": "ranges.cache", "batch": "batch.npz", "output": "out.onnx"}
         job: dict[str, Any] = {key: str(work / name) for key, name in files.items()}
-        job["exclude"] = [names.nodes[name] for name in mask_nodes(source)]
+        job["exclude"] = [names.nodes[name] for name in (*mask_nodes(source), *float_layers)]
         scales = {names.tensors[name]: activation_scale(entry) for name, entry in ranges.tensors.items() if name in names.tensors}
         try:
-            Path(job["model"]).write_bytes(hidden.SerializeToString())
+            save_model(hidden, Path(job["model"]), limit)
+            job["side_files"] = len(list(work.iterdir())) > 1
             write_cache(Path(job["cache"]), scales)
             np.savez(job["batch"], **batch)  # type: ignore[arg-type]
             (work / "job.json").write_text(json.dumps(job), encoding="utf-8")

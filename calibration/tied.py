@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.side_files import stored_bytes
 from pipeline.digests import sha256_bytes
+from pipeline.side_files import stored_bytes
 
 if TYPE_CHECKING:
     import onnx

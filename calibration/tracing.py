@@ -20,6 +20,7 @@ from pipeline.tensors import AxisRange, Batch, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
+    import torch
     from torch import nn
 
 OPSET = 20
@@ -48,20 +49,25 @@ def bind(module: nn.Module, specs: tuple[TensorSpec, ...]) -> Bind:
 
 
 def run_module(module: nn.Module, specs: tuple[TensorSpec, ...], outputs: list[str], batch: Batch) -> dict[str, np.ndarray]:
-    """The module's outputs by name, in the order in which it returns them.
-
-    Raises ModelError when it fails on inputs of the declared dtypes, or returns another number of tensors than `outputs` names.
-    """
+    """The module's outputs by name, in the order in which it returns them. Raises ModelError as `call` does."""
     import torch
 
-    arguments, named = bind(module, specs)({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()})
     with torch.no_grad():
-        leaves = torch.utils._pytree.tree_leaves(module(*arguments, **named))
+        found = call(module, bind(module, specs), outputs, {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()})
+    return {name: tensor.numpy() for name, tensor in found.items()}
+
+
+def call(module: nn.Module, bound: Bind, outputs: list[str], inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The module's output tensors by name; raises ModelError when it returns another number of tensors than `outputs` names."""
+    import torch
+
+    arguments, named = bound(inputs)
+    leaves = torch.utils._pytree.tree_leaves(module(*arguments, **named))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if len(tensors) != len(leaves) or len(leaves) != len(outputs):
         got = f"{len(leaves)} outputs: {', '.join(type(leaf).__name__ for leaf in leaves)}"
         raise ModelError("The module returns other outputs than declared", where="model.outputs", expected=", ".join(outputs), got=got)
-    return {name: tensor.numpy() for name, tensor in zip(outputs, tensors, strict=True)}
+    return dict(zip(outputs, tensors, strict=True))
 
 
 def trace(

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from cli import build as build_command
+from cli import cache as cache_command
+from cli import coldstart as coldstart_command
 from cli import compare as compare_command
 from cli import diff as diff_command
 from cli import doctor as doctor_command
@@ -53,9 +56,12 @@ def stage(
     stage_command.stage(name, item)
 
 
+app.add_typer(cache_command.cache, name="cache")
 app.command(name="firewall")(firewall_command.firewall)
+app.command(name="coldstart")(coldstart_command.coldstart)
 app.command(name="gate")(gate_command.gate)
 app.command(name="lint")(lint_command.lint)
+app.command(name="build")(build_command.build)
 app.command(name="compare")(compare_command.compare)
 app.command(name="quantize")(quantize_command.quantize)
 app.command(name="diff")(diff_command.diff)

@@ -1,4 +1,4 @@
-"""`qwarm compare A B --data D`: how far is B from A, overall, per class and per output channel? ONNX files or engine folders, without a pipeline."""
+"""`qwarm compare A B --data D`: how far is B from A, overall, by class, channel and layer? ONNX files or engine folders, without a pipeline."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from pipeline.errors import ConfigError
 from pipeline.files import write_text
 from pipeline.records import AxisRange, TensorSpec
 from pipeline.tensors import Batch
+from pipeline.verdicts import Interval, Verdict, judge
 from release.breakdown import Breakdown, breakdown
 
+MIN_SQNR_DB = 10.0
+"""Below, a tenth of an output's power is error."""
 CHUNK = AxisRange(1, 8, 16)
 """Rows at once where a model leaves that open."""
 SHOWN = 5
@@ -93,6 +96,53 @@ def _run(side: _Side, rows: Rows) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def judge_drift(found: Breakdown, min_sqnr_db: float, max_drop: float | None) -> tuple[Verdict, tuple[str, ...]]:
+    """Is B near enough, and what speaks against it? `max_drop`, a fraction of rows with labels, is held against the 90 % interval of the drop."""
+    reasons = [
+        f"output {name}: {drift.sqnr_db:.1f} dB where at least {min_sqnr_db:g} dB is allowed"
+        for name, drift in found.outputs.items()
+        if drift.sqnr_db is not None and drift.sqnr_db < min_sqnr_db
+    ]
+    verdict = Verdict.FAIL if reasons else Verdict.PASS
+    if max_drop is not None:
+        if found.top1 is None:
+            raise ConfigError("There are no labels to be right about", where="--max-drop", expected="labels in the data", got="none")
+        dropped = judge(Interval(found.top1.interval_low, found.top1.interval_high, 0.95), max_drop)
+        if dropped is not Verdict.PASS:
+            reasons.append(f"top-1 drops by {100 * found.top1.drop:.2f} points where at most {100 * max_drop:g} are allowed: {dropped.name}")
+        verdict = dropped if verdict is Verdict.PASS else verdict
+    return verdict, tuple(reasons)
+
+
+def blamed_layers(first: Path, second: Path, rows: Rows) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Why B is far from A, where both are ONNX files: the operators that lose most on the first rows, the worst first, and layers whose 8-bit
+    weights are too coarse, by the SQNR in dB of their worst tenth of channels.
+    """
+    if first.is_dir() or second.is_dir():
+        return [], {}
+    from calibration.layer_loss import layer_losses
+    from calibration.onnx_model import describe, read_model
+    from calibration.rounding.check import coarse_layers
+
+    models = [read_model(path) for path in (first, second)]
+    fixed = {axis for model in models if isinstance(axis := describe(model).batch_axis, int)}
+    layers: list[dict[str, Any]] = []
+    if len(fixed) <= 1:
+        count = fixed.pop() if fixed else min(CHUNK.opt, len(rows.ids))
+        batch = {name: np.resize(array, (count, *array.shape[1:])) for name, array in rows.first(count).items()}
+        layers = [layer.to_json() for layer in layer_losses(models[0], models[1], batch)[:SHOWN]]
+    return layers, dict(coarse_layers(models[0], models[1])[:SHOWN])
+
+
+def describe_verdict(verdict: Verdict, reasons: Sequence[str], layers: Sequence[Mapping[str, Any]], coarse: Mapping[str, float]) -> str:
+    """What the comparison comes to, in lines for a person."""
+    lines = [f"verdict: {verdict.name}" + "".join(f"; {reason}" for reason in reasons)]
+    for layer in layers:
+        lines.append(f"  loses most: {layer['node']} ({layer['operator']}): {_db(layer['before_db'])} before it, {_db(layer['sqnr_db'])} behind")
+    lines += [f"  weights too coarse: {name}: {value:.1f} dB in its worst channels; a scale a channel mends it" for name, value in coarse.items()]
+    return "\n".join(lines)
+
+
 def describe_report(found: Breakdown) -> str:
     """The report in lines for a person, the worst classes and channels first."""
     lines = []
@@ -129,10 +179,12 @@ def compare(
     preprocess: Annotated[str | None, typer.Option(help="file.py:function, one raw row to the model's inputs")] = None,
     label: Annotated[str | None, typer.Option(help="array or column of labels")] = None,
     classes: Annotated[str | None, typer.Option(help="file.py:NAMES, class names in the order of the first output")] = None,
+    min_sqnr_db: Annotated[float, typer.Option(help="an output of B further from A than this is a FAIL")] = MIN_SQNR_DB,
+    max_drop: Annotated[float | None, typer.Option(help="largest allowed drop of top-1, as a fraction: 0.005 is half a point")] = None,
     pairs: Annotated[Path | None, typer.Option(metavar="PAIRS.csv", help="write which rows each gets right, for `qwarm gate`")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
-    """Measure how far B is from A: per output, per class where there are labels, and per output channel. Judges nothing: see `qwarm gate`."""
+    """How far is B from A: PASS (exit 0), FAIL (3, naming the layers) or UNDECIDED (4)? By output, class where there are labels, and channel."""
     from calibration.sources import load_class_names
 
     names = load_class_names(classes, Path()) if classes else ()
@@ -142,5 +194,9 @@ def compare(
         if lines is None:
             raise ConfigError("There are no labels to be right about", where=f"--pairs {pairs}", expected="labels in the data", got="none")
         write_text(pairs, lines)
+    verdict, reasons = judge_drift(found, min_sqnr_db, max_drop)
+    layers, coarse = blamed_layers(first, second, rows) if verdict is Verdict.FAIL else ([], {})
     report: dict[str, Any] = {"first": str(first), "second": str(second), "data": str(data), "data_root": rows.root, **found.to_json()}
-    typer.echo(json.dumps(report) if json_output else describe_report(found))
+    report |= {"verdict": verdict.name, "reasons": list(reasons), "layers": layers, "coarse_weights_db": coarse}
+    typer.echo(json.dumps(report) if json_output else f"{describe_report(found)}\n{describe_verdict(verdict, reasons, layers, coarse)}")
+    raise typer.Exit(verdict.exit_code)

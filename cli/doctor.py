@@ -11,6 +11,7 @@ from typing import Any
 import engines
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
+from pipeline.gpus import first_gpu
 from pipeline.platforms import machine_facts, package_version
 
 TOOLS = (
@@ -52,7 +53,7 @@ def examine(folder: Path) -> dict[str, Any]:
                     problems.append(f"the required target {target} cannot be measured here: {targets[target]['reason']}")
         except ConfigError as error:
             problems.append(str(error))
-    return {"machine": machine_facts(), "free_disk_gb": round(free, 1), "versions": versions, "targets": targets, "problems": problems}
+    return {"machine": machine_facts(first_gpu()), "free_disk_gb": round(free, 1), "versions": versions, "targets": targets, "problems": problems}
 
 
 def doctor(json_output: bool) -> int:

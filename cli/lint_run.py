@@ -82,12 +82,11 @@ def _on_target(
     from calibration.agree import decibel
     from engines.once import build_once, deployed, opened_once
 
-    content = model.SerializeToString()
     if unrunnable:
         with tempfile.TemporaryDirectory(prefix="qwarm-lint-") as scratch:
-            build_once(content, target, inputs=found.inputs, outputs=found.outputs, shapes=shapes, folder=Path(scratch))
+            build_once(model, target, inputs=found.inputs, outputs=found.outputs, shapes=shapes, folder=Path(scratch))
         return {"not_run": unrunnable}, []
-    with opened_once(content, target, inputs=found.inputs, outputs=found.outputs, shapes=shapes) as session:
+    with opened_once(model, target, inputs=found.inputs, outputs=found.outputs, shapes=shapes) as session:
         census, got = session.engine.census, session.run(rows)
     decibels = {name: decibel(written[name], array) for name, array in got.items()}
     what = f"{target} does not compute what the graph says"

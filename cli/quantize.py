@@ -12,30 +12,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibration.rounding.methods import EVERY, Calibration, Methods
 from cli.options import pairs_of, sizes_of
+from cli.quantize_report import SHOWN, describe, report
+from cli.quantize_search import searched
 from cli.rows import Rows, read_rows
 from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, QuantizeError, RangeError
 from pipeline.files import replacing
 from pipeline.records import AxisRange, ExportedModel, QuantizedModel, Ranges
+from pipeline.side_files import MAX_INSIDE, save_model
 
 if TYPE_CHECKING:
     import onnx
 
-LARGEST_HALF = 65504.0
-"""The largest float16."""
 MIN_ROWS, BATCH_ROWS, JUDGED_ROWS = 32, 32, 64
 METHOD = "mse"
 MIN_SQNR_DB = 10.0
 """Below, a tenth of the output's power is error: ranges that one row or one pixel set, and no accuracy that anybody wants."""
 BATCH = AxisRange(1, 8, 16)
-SHOWN = 5
+ROUNDINGS = ("compensated", "nearest")
 Progress = Callable[[int, int, str], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What the command line asks for. `search`: rows that judge; without them the first calibration rows do. `ranges`: taken before."""
+    """What the command line asks for. `search`: rows that judge; without them the first calibration rows do. `ranges`: taken before.
+
+    `methods`: how weights are fitted on the calibration rows.
+    `float_layers`: nodes or torch modules that stay in float. `max_drift`: beyond this error power over the output's, layers go back to float.
+    """
 
     scheme: str
     method: str = METHOD
@@ -48,26 +54,34 @@ class Asked:
     save_ranges: Path | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     min_sqnr_db: float = MIN_SQNR_DB
+    methods: Methods = EVERY
+    float_layers: tuple[str, ...] = ()
+    max_drift: float | None = None
 
 
-def quantize_file(path: Path, calibration: Path, out: Path, asked: Asked, progress: Progress = lambda *_: None) -> dict[str, Any]:
-    """Write the Q/DQ model to `out`, whole or not at all, and say what was done, measured and noticed.
+def quantize_file(
+    path: Path, calibration: Path, out: Path, asked: Asked, progress: Progress = lambda *_: None, limit: int = MAX_INSIDE
+) -> dict[str, Any]:
+    """Write the Q/DQ model to `out`, whole or not at all, and say what was done, measured and noticed: what the stage `quantize` does, without one.
 
-    Everything that can be refused is refused before `out` exists: rows that are not finite, too few or all alike, ranges of another model or of
-    other rows, an axis that the model does not follow, values that overflow on the way, a model of which the scheme quantizes nothing, a
-    result that the lint of the scheme refuses, and one below `min_sqnr_db`. The result is judged on `search` rows, else on calibration rows that
-    are no outliers. Raises ConfigError, DataError, ModelError, RangeError, QuantizeError or Refused.
+    Weights beyond `limit` bytes go to a file beside `out`. Everything that can be refused is refused before `out` exists: rows that are not
+    finite, too few or all alike, ranges of another model or of other rows, an axis that the model does not follow, values that overflow on the
+    way, a model of which the scheme quantizes nothing, a result that the lint of the scheme refuses, and one below `min_sqnr_db`. The result,
+    and which way of rounding is better, is judged on `search` rows, else on calibration rows that are no outliers. Raises ConfigError,
+    DataError, ModelError, RangeError, QuantizeError or Refused.
     """
     from calibration.dynamic import follow_batch
+    from calibration.float_layers import resolve
     from calibration.onnx_model import as_exported, axis_ranges, describe, read_model
     from calibration.quantizable import refuse_unquantizable
     from calibration.safe_names import name_nodes
-    from calibration.side_files import save_model
+    from calibration.variants import Job
 
     _check_asked(path, out, asked)
     model = read_model(path)
     found = describe(model)
     name_nodes(model)
+    in_float = resolve(model, asked.float_layers, "--float-layer")
     _refuse_quantized(model, path)
     rows = _rows(calibration, found.inputs, asked)
     first = rows.first(JUDGED_ROWS)
@@ -77,7 +91,7 @@ def quantize_file(path: Path, calibration: Path, out: Path, asked: Asked, progre
     shapes = axis_ranges(found, {**sizes, **asked.sizes}, batch=BATCH)
     with tempfile.TemporaryDirectory(prefix="qwarm-quantize-") as scratch:
         work = Path(scratch)
-        exported = as_exported(model, save_model(model, work / "model.onnx"), found, shapes)
+        exported = as_exported(model, save_model(model, work / "model.onnx", limit), found, shapes)
         refuse_unquantizable(model, asked.scheme, exported)
         follow_batch(model, found, shapes, first)
         if len(rows.ids) < asked.min_rows:
@@ -89,25 +103,49 @@ def quantize_file(path: Path, calibration: Path, out: Path, asked: Asked, progre
         outliers = {row for entry in ranges.outliers for row in entry.rows}
         judges = _rows(asked.search, found.inputs, asked) if asked.search else rows
         judged = judges.first(JUDGED_ROWS, () if asked.search or len(outliers) >= len(rows.ids) else outliers)
-        record = _quantizer(asked.scheme)(
-            work / "model.onnx", exported, ranges, work / "quantized", judged, classes=_has_classes(exported), progress=progress
-        )
+        fitting = Calibration(lambda: rows.batches(BATCH_ROWS), rows.ids, asked.methods)
+        if asked.max_drift is None:
+            record = _quantizer(asked.scheme)(
+                work / "model.onnx", exported, ranges, work / "quantized", judged,
+                calibration=fitting, float_layers=in_float, classes=_has_classes(exported), progress=progress, limit=limit,
+            )  # fmt: skip
+        else:
+            job = Job(work / "model.onnx", exported, ranges, judged, fitting, limit)
+            record = searched(asked.scheme, job, work / "quantized", asked.max_drift, in_float, classes=_has_classes(exported), progress=progress)
         _lint(work / "quantized" / "model.onnx", asked.scheme)
         _refuse_far(record, ranges, asked)
-        with replacing(out) as temporary:
-            shutil.copyfile(work / "quantized" / "model.onnx", temporary)
+        sha256 = _write(work / "quantized" / "model.onnx", out, limit)
         if asked.save_ranges is not None:
             ranges.save(asked.save_ranges)
-    return _report(path, out, asked, rows, ranges, record)
+    return report(path, out, asked, rows, ranges, record, sha256)
+
+
+def _write(path: Path, out: Path, limit: int) -> str:
+    """The model at `path` as `out`, with a side file called after it where it needs one; its sha256. What `out` refers to is there before it."""
+    from calibration.onnx_model import read_model
+
+    folder = path.parent / "out"
+    folder.mkdir()
+    sha256 = save_model(read_model(path), folder / out.name, limit)
+    for name in sorted((file.name for file in folder.iterdir()), reverse=True):
+        with replacing(out.with_name(name)) as temporary:
+            shutil.copyfile(folder / name, temporary)
+    return sha256
 
 
 def _check_asked(path: Path, out: Path, asked: Asked) -> None:
     from calibration.lint import SCHEMES
     from calibration.range_methods import PARAMETERS
 
-    for value, known, option in ((asked.scheme, SCHEMES, "--scheme"), (asked.method, tuple(PARAMETERS), "--method")):
+    for value, known, option in (
+        (asked.scheme, SCHEMES, "--scheme"), (asked.method, tuple(PARAMETERS), "--method"), (asked.methods.rounding, ROUNDINGS, "--rounding"),
+    ):  # fmt: skip
         if value not in known:
             raise ConfigError(f"Unknown value of {option}", where=option, expected=" or ".join(known), got=value)
+    if asked.max_drift is not None and not 0 < asked.max_drift < 1:
+        raise ConfigError(
+            "The drift is no part of the output's power", where="--max-drift", expected="more than 0, less than 1", got=str(asked.max_drift)
+        )
     if asked.min_rows < 1:
         raise ConfigError("There must be a calibration row", where="--min-rows", expected="1 or more", got=str(asked.min_rows))
     if out.is_dir() or out.resolve() == path.resolve():
@@ -154,7 +192,7 @@ def _ranges(model: Path, exported: ExportedModel, rows: Rows, asked: Asked, prog
 
 
 def _quantizer(scheme: str) -> Callable[..., QuantizedModel]:
-    from stages.quantize import QUANTIZERS
+    from stages.schemes import QUANTIZERS
 
     return QUANTIZERS[scheme]
 
@@ -190,54 +228,6 @@ def _refuse_far(record: QuantizedModel, ranges: Ranges, asked: Asked) -> None:
     )  # fmt: skip
 
 
-def _report(path: Path, out: Path, asked: Asked, rows: Rows, ranges: Ranges, record: QuantizedModel) -> dict[str, Any]:
-    large = {name: entry.seen_magnitude for name, entry in ranges.tensors.items() if entry.seen_magnitude > LARGEST_HALF}
-    return {
-        "model": str(path),
-        "out": str(out),
-        "sha256": record.onnx_sha256,
-        "scheme": asked.scheme,
-        "method": ranges.method,
-        "calibration_rows": len(rows.ids),
-        "calibration_root": rows.root,
-        "left_out": dict(rows.left_out),
-        "quantize_linear": record.quantize_linear,
-        "dequantize_linear": record.dequantize_linear,
-        "quantized_nodes": list(record.quantized_nodes),
-        "float_nodes": [node.to_json() for node in record.float_nodes],
-        "zero_channels": {name: list(channels) for name, channels in record.zero_channels.items()},
-        "dead": list(ranges.dead),
-        "high_precision": "float32",
-        "beyond_float16": large,
-        "judged_on": str(asked.search) if asked.search else "calibration rows but outliers",
-        "judged_rows": record.search_rows,
-        "sqnr_db": record.search_sqnr_db,
-        "agreement": record.search_agreement,
-        "warnings": list(ranges.warnings),
-    }
-
-
-def describe_report(report: Mapping[str, Any]) -> str:
-    """The report in lines for a person."""
-    decibels = "equal" if report["sqnr_db"] is None else f"{report['sqnr_db']:.1f} dB"
-    agreement = "" if report["agreement"] is None else f", agreement {report['agreement']:.4f}"
-    lines = [
-        f"{report['out']}: scheme {report['scheme']}, {report['quantize_linear']} QuantizeLinear, {report['dequantize_linear']} DequantizeLinear, "
-        f"{len(report['quantized_nodes'])} nodes in INT8; ranges by {report['method']} from {report['calibration_rows']} rows",
-        f"against the float model: {decibels}{agreement} on {report['judged_rows']} rows ({report['judged_on']}; both as written, in ONNX Runtime)",
-    ]
-    lines += [f"in float: {node['node']} ({node['operator']}): {node['reason']}" for node in report["float_nodes"]]
-    lines += [f"left out: row {row}, {reason}" for row, reason in report["left_out"].items()]
-    lines += [
-        f"weight {name}: {len(channels)} channels are zero throughout and have a safe scale" for name, channels in report["zero_channels"].items()
-    ]
-    if large := report["beyond_float16"]:
-        shown = ", ".join(f"{name} ({value:.4g})" for name, value in list(large.items())[:SHOWN])
-        lines.append(f"float32 is kept around the INT8 operators: {len(large)} tensors are beyond {LARGEST_HALF:g}, where float16 ends: {shown}")
-    lines += [f"warning: {warning}" for warning in report["warnings"]]
-    return "\n".join([*lines, f"next: qwarm lint {report['out']} --scheme {report['scheme']}"])
-
-
 def quantize(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="a float ONNX file")],
     calibration: Annotated[Path, typer.Option(help=".npz with an array an input, or a data set")],
@@ -253,13 +243,23 @@ def quantize(
     save_ranges: Annotated[Path | None, typer.Option(help="write the ranges")] = None,
     size: Annotated[list[str] | None, typer.Option(metavar="AXIS=N", help="size of a dynamic axis that the rows do not show")] = None,
     min_sqnr_db: Annotated[float, typer.Option(help="a result further from the float model is refused")] = MIN_SQNR_DB,
+    rounding: Annotated[str, typer.Option(help="of weights: compensated (fitted on the calibration rows) or nearest")] = EVERY.rounding,
+    equalization: Annotated[bool, typer.Option(help="bring channels of a tensor nearer to one size")] = EVERY.equalization,
+    adaptation: Annotated[bool, typer.Option(help="fit each layer to the float outputs, from the quantized inputs it meets")] = EVERY.adaptation,
+    bias_correction: Annotated[bool, typer.Option(help="mend shifted means in the biases")] = EVERY.bias_correction,
+    float_layer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="a node or torch module that stays in float")] = None,
+    max_drift: Annotated[float | None, typer.Option(help="error power over the output's (0.01 is 20 dB): beyond it layers go back to float")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
     """Quantize an ONNX file to INT8 Q/DQ for a scheme. Refuses, and then writes nothing, what would give a silent failure."""
     from pipeline.progress import bar
 
+    methods = Methods(equalization, adaptation, rounding, bias_correction)
     columns, sizes = pairs_of(column, "--column", "NAME=COLUMN"), sizes_of(size)
-    asked = Asked(scheme, method, min_rows, columns, preprocess, quarantine, search, ranges, save_ranges, sizes, min_sqnr_db)
+    asked = Asked(
+        scheme, method, min_rows, columns, preprocess, quarantine, search, ranges, save_ranges, sizes, min_sqnr_db, methods,
+        tuple(float_layer or ()), max_drift,
+    )  # fmt: skip
     with bar(f"quantize: {model.name}") as progress:
-        report = quantize_file(model, calibration, out, asked, progress)
-    typer.echo(json.dumps(report) if json_output else describe_report(report))
+        done = quantize_file(model, calibration, out, asked, progress)
+    typer.echo(json.dumps(done) if json_output else describe(done))

@@ -11,8 +11,10 @@ from typing import cast
 from engines.contract import Backend, Session
 from engines.stored import read_engine, verify
 from pipeline.errors import TargetError
+from pipeline.platforms import fingerprint
+from pipeline.records import Platform
 
-__all__ = ["Backend", "Session", "backend", "open_engine", "targets"]
+__all__ = ["Backend", "Session", "backend", "open_engine", "platform_here", "targets"]
 
 
 @functools.cache
@@ -45,6 +47,12 @@ def backend(target: str) -> Backend:
             next="correct the name under targets: in params.yaml, or add a backend file to engines/",
         )
     return cast(Backend, importlib.import_module(known[target]))
+
+
+def platform_here(target: str) -> Platform:
+    """The record of this machine for `target`; raises TargetError for an unknown one."""
+    serving = backend(target)
+    return fingerprint(target, serving.platform_key(target), serving.unavailable(target), serving.unrunnable(target), serving.gpu(target))
 
 
 def open_engine(folder: str | Path, *, concurrency: int = 1) -> Session:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from engines.contract import PRECISIONS
-from engines.onnx_file import check_declared, read_whole
+from engines.onnx_file import ModelFile, check_declared, read_verified
 from engines.stored import RECORD, describe
 from pipeline.digests import sha256_bytes, sha256_json
 from pipeline.errors import ConfigError, TargetError
@@ -18,23 +18,32 @@ from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 def start(
     model: Path, *, target: str, precision: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], platform: Platform,
     key_here: Mapping[str, str],
-) -> bytes:  # fmt: skip
-    """The model's bytes, once precision, platform, and the model's inputs and outputs are what they must be.
+) -> ModelFile:  # fmt: skip
+    """The model, once precision, platform, and the model's inputs and outputs are what they must be.
 
-    Raises ConfigError, TargetError naming the fields of the platform that differ, or ModelError.
+    Raises ConfigError, TargetError naming the fields of the platform that differ, ModelError, or Refused for a side file.
     """
     if precision not in PRECISIONS:
         raise ConfigError("Unknown precision", where=f"engine of {target}", expected=" or ".join(PRECISIONS), got=precision)
-    same_platform(platform.key_fields, key_here, target, f"run `dvc repro platform@{target}`")
-    content = read_whole(model)
-    check_declared(content, inputs, outputs, model)
-    return content
+    refuse_misfit(difference(platform.key_fields, key_here), target, f"run `dvc repro platform@{target}`")
+    file = read_verified(model)
+    check_declared(file.content, inputs, outputs, model)
+    return file
 
 
-def same_platform(wanted: Mapping[str, str], found: Mapping[str, str], target: str, next: str) -> None:
-    """Raise TargetError naming each field of an engine's platform that is not this machine's."""
-    if differing := difference(wanted, found):
-        raise TargetError("This is another platform than the engine's", where=target, expected="equal keys", got="; ".join(differing), next=next)
+def refuse_misfit(misfit: Sequence[str], target: str, next: str) -> None:
+    """Raise TargetError with the lines that say how an engine's platform is not this machine's, if there are any."""
+    if misfit:
+        raise TargetError("This is another platform than the engine's", where=target, expected="equal keys", got="; ".join(misfit), next=next)
+
+
+def refuse_other_tensors(engine: Engine, inputs: Iterable[str], outputs: Iterable[str], where: Path) -> None:
+    """Raise TargetError unless what a runtime opened has the record's inputs, all of them, and its outputs, perhaps among others."""
+    for kind, specs, found, all_of_them in (("inputs", engine.inputs, set(inputs), True), ("outputs", engine.outputs, set(outputs), False)):
+        declared = {spec.name for spec in specs}
+        if declared - found or (all_of_them and found - declared):
+            what, next = f"The engine has other {kind} than its record", "build it again: the record is of another engine"
+            raise TargetError(what, where=str(where), expected=", ".join(sorted(declared)), got=", ".join(sorted(found)), next=next)
 
 
 def only_known(settings: Mapping[str, Any], known: tuple[str, ...], target: str) -> None:
@@ -52,8 +61,12 @@ def only_known(settings: Mapping[str, Any], known: tuple[str, ...], target: str)
 def record(
     work: Path, content: bytes, *, target: str, precision: str, settings: Mapping[str, Any], inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...], shapes: dict[str, AxisRange], platform: Platform, census: Census | None,
+    fits: Mapping[str, str] | None = None,
 ) -> Engine:  # fmt: skip
-    """Write engine.json beside the files that lie in `work`. Equal recipes may share an engine; the files' digests say which one this is."""
+    """Write engine.json beside the files that lie in `work`. Equal recipes may share an engine; the files' digests say which one this is.
+
+    `fits`: key fields beside the platform's own, which tell the backend's `misfit` where else the engine runs.
+    """
     recipe = {
         "model_sha256": sha256_bytes(content),
         "target": target,
@@ -67,7 +80,7 @@ def record(
         precision=precision,
         model_sha256=sha256_bytes(content),
         platform_key=platform.key,
-        key_fields=platform.key_fields,
+        key_fields={**platform.key_fields, **(fits or {})},
         recipe=recipe,
         recipe_sha256=sha256_json(recipe),
         inputs=inputs,

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 INT8 = "INT8"
 UNCLAIMED = "UNCLAIMED"
+MOVING = frozenset({"Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+NOT_QUANTIZED = "the model has no DequantizeLinear on both of its factors"
+RUNTIME_CHOSE = "quantized in the model; the runtime runs it in float"
+NO_LAYER = "no executed layer says that it was made from this node"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +34,7 @@ def row_sizes(inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange]) -
     return {name: 1 if name in batch_axes else axis.opt for name, axis in shapes.items()}
 
 
-def take(model: onnx.ModelProto, sizes: Mapping[str, int], layers: Iterable[RuntimeLayer]) -> Census:
+def take(model: onnx.ModelProto, sizes: Mapping[str, int], layers: Iterable[RuntimeLayer], conversions: Mapping[str, int] | None = None) -> Census:
     """Match the layers that multiply to the model's multiplying nodes; `int8_share` is INT8 over all multiply-accumulates.
 
     A layer claims a node whose name (or output's name) is among its origins. A layer that claims none so (a runtime names a MatMul with a
@@ -54,9 +58,11 @@ def take(model: onnx.ModelProto, sizes: Mapping[str, int], layers: Iterable[Runt
         open_keys = {key for key in macs if not claims[key]}
         if (key := _nearest_above(owned, open_keys, nodes, named)) is not None:
             claims[key].append(layer)
-    listed = tuple(_listed(key, nodes[key].op_type, count, claims[key]) for key, count in macs.items())
+    quantized = {key for key in macs if all(_dequantized(tensor, nodes, named) for tensor in nodes[key].input[:2])}
+    listed = tuple(_listed(key, nodes[key].op_type, count, claims[key], key in quantized) for key, count in macs.items())
     total = sum(macs.values())
-    return Census(layers=listed, int8_share=sum(layer.macs for layer in listed if layer.precision == INT8) / total if total else 0.0)
+    share = sum(layer.macs for layer in listed if layer.precision == INT8) / total if total else 0.0
+    return Census(layers=listed, int8_share=share, conversions=dict(sorted((conversions or {}).items())))
 
 
 def _flat(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -66,11 +72,23 @@ def _flat(model: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.inliner.inline_local_functions(model) if model.functions else model
 
 
-def _listed(key: str, operator: str, macs: int, claims: list[RuntimeLayer]) -> CensusLayer:
+def _listed(key: str, operator: str, macs: int, claims: list[RuntimeLayer], quantized: bool) -> CensusLayer:
     if not claims:
-        return CensusLayer(key, operator, UNCLAIMED, macs)
+        return CensusLayer(key, operator, UNCLAIMED, macs, NO_LAYER)
     slowest = next((layer for layer in claims if layer.precision != INT8), claims[0])
-    return CensusLayer(key, slowest.operator, slowest.precision, macs)
+    why = "" if slowest.precision == INT8 else RUNTIME_CHOSE if quantized else NOT_QUANTIZED
+    return CensusLayer(key, slowest.operator, slowest.precision, macs, why)
+
+
+def _dequantized(tensor: str, nodes: Mapping[str, onnx.NodeProto], named: Mapping[str, str]) -> bool:
+    """Whether a tensor comes from a DequantizeLinear, or from one by way of nodes that move values and change none."""
+    while (node := nodes.get(named.get(tensor, ""))) is not None:
+        if node.op_type == "DequantizeLinear":
+            return True
+        if node.op_type not in MOVING:
+            return False
+        tensor = node.input[0]
+    return False
 
 
 def _owner(origin: str, named: Mapping[str, str]) -> str | None:

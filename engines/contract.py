@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pipeline.errors import ConfigError, TargetError
+from pipeline.gpus import Gpu
 from pipeline.records import AxisRange, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch, check_inputs
 
@@ -49,6 +50,12 @@ class Backend(Protocol):
 
     def platform_key(self, target: str) -> dict[str, str]:
         """What makes an engine of `target` invalid when it changes."""
+
+    def gpu(self, target: str) -> Gpu | None:
+        """The GPU that engines of `target` run on: None for a target of the CPU, and where there is none."""
+
+    def misfit(self, target: str, wanted: Mapping[str, str]) -> list[str]:
+        """One line for each of an engine's key fields, `wanted`, that keeps it from running here; none when it fits, though it may not be equal."""
 
     def preload(self, target: str) -> None:
         """Import the runtime and nothing more, so that a trial can tell its import from loading an engine."""
@@ -121,8 +128,11 @@ class Session(abc.ABC):
 
         Raises InputError when a name, dtype, rank or size is not what the engine declares; nothing is converted.
         """
-        with self.lease() as run:
-            return run(inputs)
+        slot = self._take()
+        try:
+            return self._checked(slot, inputs)
+        finally:
+            self._free.put(slot)
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[Run]:
@@ -131,14 +141,18 @@ class Session(abc.ABC):
         Threads that hold leases at the same time are on different slots for certain: that is how a warm-up reaches all of them.
         Raises TargetError when the session is closed.
         """
-        slot = self._free.get()
-        if self._closed:
-            self._free.put(slot)
-            raise TargetError("The session is closed", where=self.engine.target, expected="an open session", next="open the engine again")
+        slot = self._take()
         try:
             yield functools.partial(self._checked, slot)
         finally:
             self._free.put(slot)
+
+    def _take(self) -> Any:
+        slot = self._free.get()
+        if self._closed:
+            self._free.put(slot)
+            raise TargetError("The session is closed", where=self.engine.target, expected="an open session", next="open the engine again")
+        return slot
 
     def _checked(self, slot: Any, inputs: Batch) -> dict[str, np.ndarray]:
         check_inputs(inputs, self.engine.inputs, self.engine.shapes)

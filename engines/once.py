@@ -13,31 +13,34 @@ import numpy as np
 
 import engines
 from engines.contract import Run, Session
-from pipeline.platforms import fingerprint
 from pipeline.records import AxisRange, Engine, TensorSpec
+from pipeline.side_files import save_model
 
 if TYPE_CHECKING:
     import onnx
 
 
 def build_once(
-    content: bytes, target: str, *, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange], folder: Path,
-    precision: str = "int8",
+    content: bytes | onnx.ModelProto, target: str, *, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
+    shapes: Mapping[str, AxisRange], folder: Path, precision: str = "int8",
 ) -> Engine:  # fmt: skip
     """Build `content`, an ONNX model with its weights inside, into `folder`/engine. Raises as the backend's `build` does."""
     backend = engines.backend(target)
     model = folder / "model.onnx"
-    model.write_bytes(content)
-    platform = fingerprint(target, backend.platform_key(target), backend.unavailable(target), backend.unrunnable(target))
+    if isinstance(content, bytes):
+        model.write_bytes(content)
+    else:
+        save_model(content, model)
     return backend.build(
-        model, folder / "engine", target=target, precision=precision, inputs=inputs, outputs=outputs, shapes=dict(shapes), platform=platform
-    )
+        model, folder / "engine", target=target, precision=precision, inputs=inputs, outputs=outputs, shapes=dict(shapes),
+        platform=engines.platform_here(target),
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
 def opened_once(
-    content: bytes, target: str, *, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange],
-    precision: str = "int8",
+    content: bytes | onnx.ModelProto, target: str, *, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
+    shapes: Mapping[str, AxisRange], precision: str = "int8",
 ) -> Iterator[Session]:  # fmt: skip
     """A session on what `build_once` builds, as it would be deployed; folder and session are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="qwarm-once-") as scratch:
@@ -59,8 +62,7 @@ def deployed(
             code: str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code))) for code in {v.type.tensor_type.elem_type for v in model.graph.output}
         }
         outputs = tuple(TensorSpec(value.name, names[value.type.tensor_type.elem_type], ()) for value in model.graph.output)
-        content = model.SerializeToString()
-        with opened_once(content, target, inputs=inputs, outputs=outputs, shapes=shapes, precision=precision) as session, session.lease() as run:
+        with opened_once(model, target, inputs=inputs, outputs=outputs, shapes=shapes, precision=precision) as session, session.lease() as run:
             yield run
 
     return opened

@@ -1,7 +1,8 @@
-"""The ONNX file a backend builds from: its bytes, whole in one file, and inputs to probe what was built with."""
+"""The ONNX file a backend builds from, with its side files, and inputs to probe what was built with."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,28 @@ import numpy as np
 
 from pipeline.errors import ModelError
 from pipeline.records import AxisRange, TensorSpec
+from pipeline.side_files import verify_side_files
 
 
-def read_whole(path: Path) -> bytes:
-    """The model's bytes. Raises ModelError when it cannot be parsed, or keeps weights in side files that its digest would not cover."""
+@dataclasses.dataclass(frozen=True)
+class ModelFile:
+    """An ONNX model to build from. `content` is the file at `path`; with `side` its large weights lie beside it, and have the sha256 it names."""
+
+    path: Path
+    content: bytes
+    side: bool
+
+    @property
+    def source(self) -> bytes | Path:
+        """What a runtime reads: the very bytes, or the path where weights lie beside it."""
+        return self.path if self.side else self.content
+
+
+def read_verified(path: Path) -> ModelFile:
+    """The model, once every side file is the one that it names by digest, so that its own digest stands for all.
+
+    Raises ModelError when it cannot be parsed, and Refused naming a side file that is missing, swapped, or bound to the model by nothing.
+    """
     import onnx
 
     try:
@@ -21,9 +40,7 @@ def read_whole(path: Path) -> bytes:
         model = onnx.load_from_string(content)
     except Exception as error:  # OSError, or protobuf's DecodeError, which has no public home
         raise ModelError("A model cannot be read", where=str(path), expected="an ONNX file", got=f"{type(error).__name__}: {error}") from error
-    if side := [tensor.name for tensor in model.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]:
-        raise ModelError("A model keeps weights in side files", where=str(path), expected="all weights inside the file", got=", ".join(side[:5]))
-    return content
+    return ModelFile(path, content, verify_side_files(path, model, all_recorded=True))
 
 
 def probe(inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange]) -> dict[str, np.ndarray]:

@@ -5,10 +5,12 @@ Settings, and why (measured 2026-11-30, onnxruntime 1.24.4, 2 cores with AVX512-
 - The optimized graph is saved at ORT_ENABLE_ALL and loaded at ORT_DISABLE_ALL: outputs are bit-identical, and loading takes 4 instead of
   20 ms (digits), or 97 instead of 260 ms (a ResNet-18 in FP32, 47 MB). Above ORT_ENABLE_EXTENDED such a file fits one instruction set only,
   which is therefore in the platform key.
-- Weights lie in a file of their own and are handed over as memory (`add_external_initializers_from_files_in_memory`): the runtime
-  reads the very bytes whose sha256 was checked and opens no path, so a file swapped after the check, or another `weights.bin` in the
-  current folder, changes nothing. With all in one file that ResNet-18 takes 129 ms and 102 MB, so 97 ms and 67 MB. Mapping the weights
-  would take 11 ms and 11 MB, and would run whatever the file holds by then.
+- Weights lie in a file of their own. At load they are hashed while they are copied to a private folder in memory, and the runtime maps that copy,
+  which has no name any more when `load` returns: it reads the very bytes whose sha256 was checked, and a file swapped after the check, or another
+  `weights.bin` in the current folder, changes nothing. EfficientNet-Lite0 in FP32 (19 MB) then takes 41 MB of memory; with the weights handed
+  over as bytes (`add_external_initializers_from_files_in_memory`, where there is no room for the copy), of which it makes copies of its own, 64 MB.
+  Without the check 11 instead of 121 ms; the sha256 is the larger part of the time.
+- `session.disable_prepacking` is never set: quantized convolutions then give other numbers in every process (seen).
 - The ORT format with `session.use_ort_model_bytes_for_initializers` is faster still and WRONG from Python: the binding hands over a temporary
   copy of the bytes, and initializers then point into freed memory (seen: outputs off by 64, zero points that change).
 - `WeightBiasQuantization` is off: it re-quantizes weights that a mixed-precision model keeps in float, with one scale a tensor. For INT8
@@ -21,23 +23,23 @@ Settings, and why (measured 2026-11-30, onnxruntime 1.24.4, 2 cores with AVX512-
 from __future__ import annotations
 
 import importlib.util
-import json
 import platform as host
-import re
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines import census as executed
-from engines.building import only_known, record, same_platform, start
+from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
+from engines.census import row_sizes
 from engines.contract import NO_SETTINGS, Progress, Session, silent
 from engines.onnx_file import probe, same_outputs
-from engines.stored import verified_bytes
-from pipeline.errors import ModelError, TargetError
+from engines.ort_census import take_census
+from engines.stored import copy_checked, verified_bytes
+from pipeline.errors import ModelError, QwarmError, TargetError
 from pipeline.files import replacing_folder
-from pipeline.platforms import isa, package_version, physical_cores
-from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
+from pipeline.gpus import Gpu
+from pipeline.platforms import difference, isa, package_version, physical_cores
+from pipeline.records import AxisRange, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -59,18 +61,9 @@ SETTINGS = {
 }
 DISABLED = {"int8": ["MatMulAddFusion", "WeightBiasQuantization"], "float32": ["WeightBiasQuantization"]}
 EXTERNAL_FROM_BYTES = "1024"
+FOLDER_OF_WEIGHTS, IN_MEMORY = "session.model_external_initializers_file_folder_path", Path("/dev/shm")
 ERROR = 3
 """Severity from which the runtime may write to standard error; it raises what matters."""
-INT8_KERNELS = frozenset(
-    {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"}
-)
-FLOAT_KERNELS = frozenset(
-    {"Attention", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "GemmFloat8", "MatMul", "MatMulNBits",
-     "MultiHeadAttention", "NhwcFusedConv", "SparseToDenseMatMul"}
-)  # fmt: skip
-PRECISION_NAMES = {"float": "FP32", "float16": "FP16", "bfloat16": "BF16", "double": "FP64"}
-ADDED = (re.compile(r"(_token_\d+|_nchwc|_nhwc|_quant)$"), re.compile(r"/[^/]*$"))
-"""What graph optimizations append to a node's name; the second only where the first is not there."""
 
 
 def unavailable(target: str) -> str | None:  # noqa: ARG001
@@ -91,9 +84,19 @@ def platform_key(target: str) -> dict[str, str]:  # noqa: ARG001
     return {"onnxruntime": versions[0] if versions else "absent", "isa": isa(), "os": host.system(), "architecture": host.machine()}
 
 
+def gpu(target: str) -> Gpu | None:  # noqa: ARG001
+    """None: it runs on the CPU."""
+    return None
+
+
+def misfit(target: str, wanted: Mapping[str, str]) -> list[str]:
+    """Every field must be equal."""
+    return difference(wanted, platform_key(target))
+
+
 def preload(target: str) -> None:
     """Import ONNX Runtime (about 90 ms)."""
-    _onnxruntime(target)
+    runtime_of(target)
 
 
 def build(
@@ -107,29 +110,30 @@ def build(
     graph; of the graph as written, in float32).
     """
     only_known(settings, (), target)
-    runtime = _onnxruntime(target)
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    runtime = runtime_of(target)
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     batch = probe(inputs, shapes)
     names = [spec.name for spec in outputs]
     with replacing_folder(folder) as work:
         progress(0, 2, "optimize")
-        options = _options(runtime, SETTINGS["graph_optimization_level"])
+        options = session_options(runtime, SETTINGS["graph_optimization_level"])
         options.optimized_model_filepath = str(work / GRAPH)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS)
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", EXTERNAL_FROM_BYTES)
         try:
-            optimized = _session(runtime, content, options, DISABLED[precision])
+            optimized = _session(runtime, file.source, options, DISABLED[precision])
             if precision == "float32":
-                optimized = _session(runtime, content, _options(runtime, "ORT_DISABLE_ALL"))
+                optimized = _session(runtime, file.source, session_options(runtime, "ORT_DISABLE_ALL"))
             reference = dict(zip(names, optimized.run(names, batch), strict=True))
         except Exception as error:  # the binding's exceptions have no common base but Exception
-            raise ModelError("ONNX Runtime cannot run the model", where=str(model), expected="a model it supports", got=_said(error)) from error
+            raise ModelError("ONNX Runtime cannot run the model", where=str(model), expected="a model it supports", got=said(error)) from error
         progress(1, 2, "census")
         stored = {path.name: path.read_bytes() for path in work.iterdir()}
-        census, got = take_census(runtime, stored, content, batch, names, executed.row_sizes(inputs, shapes))
+        plain, sizes = session_options(runtime, "ORT_DISABLE_ALL"), row_sizes(inputs, shapes)
+        census, got = take_census(lambda told: _open(runtime, stored, told), plain, file.content, batch, names, sizes)
         same_outputs(reference, got, str(model))
         engine = record(
-            work, content, target=target, precision=precision, settings=SETTINGS | {"disabled_optimizers": DISABLED[precision]},
+            work, file.content, target=target, precision=precision, settings=SETTINGS | {"disabled_optimizers": DISABLED[precision]},
             inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, census=census,
         )  # fmt: skip
     progress(2, 2, "")
@@ -141,57 +145,17 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> ONNXRuntimeSessio
 
     Raises Refused (a file is not what engine.json lists) and TargetError (no ONNX Runtime, another platform, the runtime refuses the graph).
     """
-    stored = {name: verified_bytes(folder, engine, name) for name in engine.files}
-    runtime = _onnxruntime(engine.target)
-    same_platform(engine.key_fields, platform_key(engine.target), engine.target, "serve on a machine like the one it was built on, or build it here")
+    runtime = runtime_of(engine.target)
+    refuse_misfit(misfit(engine.target, engine.key_fields), engine.target, "serve on a machine like the one it was built on, or build it here")
+    graph, side = verified_bytes(folder, engine, GRAPH), sorted(name for name in engine.files if name != GRAPH)
     try:
-        session = _open(runtime, stored, _options(runtime, "ORT_DISABLE_ALL"))
+        session = _mapped(runtime, graph, side, folder, engine)
+    except QwarmError:
+        raise
     except Exception as error:  # the binding's exceptions have no common base but Exception
-        raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="a graph it stored itself", got=_said(error)) from error
+        raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="a graph it stored itself", got=said(error)) from error
+    refuse_other_tensors(engine, (port.name for port in session.get_inputs()), (port.name for port in session.get_outputs()), folder / GRAPH)
     return ONNXRuntimeSession(engine, session, concurrency)
-
-
-def take_census(
-    runtime: Any, stored: Mapping[str, bytes], content: bytes, batch: Batch, outputs: list[str], sizes: dict[str, int]
-) -> tuple[Census, dict[str, np.ndarray]]:
-    """Run the stored graph once under the runtime's profiler: which kernel ran for each multiplying node, and the outputs `{name: array}`."""
-    import onnx
-
-    model = onnx.load_from_string(content)
-    with tempfile.TemporaryDirectory(prefix="qwarm-profile-") as scratch:
-        options = _options(runtime, "ORT_DISABLE_ALL")
-        options.enable_profiling = True
-        options.profile_file_prefix = f"{scratch}/run"
-        session = _open(runtime, stored, options)
-        got = dict(zip(outputs, session.run(outputs, dict(batch)), strict=True))
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    names = {node.name for node in model.graph.node} | {output for node in model.graph.node for output in node.output}
-    layers = []
-    for event in events:
-        name, operator = str(event.get("name", "")), str(event.get("args", {}).get("op_name", ""))
-        if event.get("cat") == "Node" and name.endswith("_kernel_time") and operator in INT8_KERNELS | FLOAT_KERNELS:
-            types = [kind for shaped in event["args"]["input_type_shape"] for kind in shaped]
-            layers.append(executed.RuntimeLayer(operator, _precision(operator, types), (original(name.removesuffix("_kernel_time"), names),)))
-    return executed.take(model, sizes, layers), got
-
-
-def _precision(operator: str, types: list[str]) -> str:
-    """From the kernel and the type of its first input; an integer kernel that is fed float is not INT8."""
-    first = types[0] if types else "unknown"
-    if operator in INT8_KERNELS:
-        return executed.INT8 if first in {"uint8", "int8"} else first.upper()
-    return PRECISION_NAMES.get(first, first.upper())
-
-
-def original(name: str, known: Collection[str]) -> str:
-    """The model's node (or output) that a node of the optimized graph was made from: `conv_token_3` to `conv`; unchanged when there is none."""
-    shorter = name
-    while shorter not in known:
-        cut = next((cut for pattern in ADDED if (cut := pattern.sub("", shorter)) != shorter), None)
-        if cut is None:
-            return name
-        shorter = cut
-    return shorter
 
 
 class ONNXRuntimeSession(Session):
@@ -221,7 +185,7 @@ class ONNXRuntimeSession(Session):
         self._session = None
 
 
-def _onnxruntime(target: str) -> Any:
+def runtime_of(target: str) -> Any:
     if reason := unavailable(target):
         raise TargetError(f"The target {target} cannot run here", where=target, expected="its runtime installed", got=reason)
     import onnxruntime
@@ -230,7 +194,7 @@ def _onnxruntime(target: str) -> Any:
     return onnxruntime
 
 
-def _options(runtime: Any, level: str) -> Any:
+def session_options(runtime: Any, level: str) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = ERROR
     options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
@@ -249,10 +213,26 @@ def _open(runtime: Any, stored: Mapping[str, bytes], options: Any) -> Any:
     return _session(runtime, stored[GRAPH], options)
 
 
-def _session(runtime: Any, content: bytes, options: Any, disabled: Collection[str] = ()) -> Any:
-    return runtime.InferenceSession(content, options, providers=PROVIDERS, disabled_optimizers=disabled, enable_fallback=0)
+def _mapped(runtime: Any, graph: bytes, side: list[str], folder: Path, engine: Engine) -> Any:
+    """A session that maps a private copy of the weights, checked as they are copied; their bytes themselves where no copy can be made."""
+    options = session_options(runtime, "ORT_DISABLE_ALL")
+    if not side:
+        return _session(runtime, graph, options)
+    try:
+        with tempfile.TemporaryDirectory(prefix="qwarm-weights-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as private:
+            for name in side:
+                copy_checked(folder, name, engine.files[name], Path(private) / name)
+            options.add_session_config_entry(FOLDER_OF_WEIGHTS, private)
+            return _session(runtime, graph, options)
+    except OSError:
+        stored = {GRAPH: graph} | {name: verified_bytes(folder, engine, name) for name in side}
+        return _open(runtime, stored, session_options(runtime, "ORT_DISABLE_ALL"))
 
 
-def _said(error: Exception) -> str:
+def _session(runtime: Any, model: bytes | Path, options: Any, disabled: Collection[str] = ()) -> Any:
+    return runtime.InferenceSession(model, options, providers=PROVIDERS, disabled_optimizers=disabled, enable_fallback=0)
+
+
+def said(error: Exception) -> str:
     """The runtime's message in one line."""
     return " ".join(str(error).split()) or type(error).__name__

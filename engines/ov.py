@@ -11,6 +11,7 @@ variants interleaved in one process):
   costs an INT8 engine nothing (p50 0.206 against 0.212 ms, 0.540 against 0.549 ms).
 - `import_model` does NOT take the hint from the blob: without the settings an f32 blob runs in bf16. They are passed again and read back.
 - `CACHE_DIR` is never set: it keys on path and time, not content. The blob lies under our own digests.
+- Blobs for lesser CPUs (`targets.openvino-cpu.isa_levels`) lie beside the native one: see `engines/ov_levels.py`.
 - `INFERENCE_NUM_THREADS` stays the runtime's choice, the cores of the serving host; `Session.settings` tells what it was.
 """
 
@@ -23,6 +24,7 @@ import os
 import platform as host
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,13 +32,15 @@ from typing import Any
 import numpy as np
 
 from engines import census as executed
-from engines.building import only_known, record, same_platform, start
+from engines import ov_levels
+from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
-from engines.onnx_file import probe, same_outputs
+from engines.onnx_file import ModelFile, probe, same_outputs
 from engines.stored import verified_bytes
 from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
-from pipeline.platforms import cpu_facts, isa, package_version
+from pipeline.gpus import Gpu
+from pipeline.platforms import difference, isa, package_version
 from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 from pipeline.tensors import Batch
 
@@ -51,9 +55,11 @@ ISA_FLAGS = (
     "avx_ne_convert", "avx_vnni", "avx_vnni_int8",
 )  # fmt: skip
 """What tells apart the instruction sets that oneDNN, and so the blob's header, distinguishes: finer than `isa()`."""
+ISA_FIELDS = ("isa", "isa_flags", "max_cpu_isa")
 MULTIPLYING_LAYERS = frozenset(
     {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "Subgraph", "ScaledDotProductAttention", "RNNSeq", "RNNCell"}
 )
+CONVERTING_LAYERS = frozenset({"Convert", "FakeQuantize", "Reorder"})
 PRECISION_NAMES = {"i8": executed.INT8, "u8": executed.INT8, "f32": "FP32", "bf16": "BF16", "f16": "FP16"}
 _FIRST_TENSOR = threading.Lock()
 
@@ -72,15 +78,37 @@ def unrunnable(target: str) -> str | None:
 
 def platform_key(target: str) -> dict[str, str]:  # noqa: ARG001
     """What the importer checks (version, instruction set) and what it cannot (system, architecture)."""
-    flags = set(cpu_facts().get("flags", "").split())
+    flags = ov_levels.flags_here()
     return {
         "openvino": package_version("openvino"),
         "isa": isa(),
         "isa_flags": " ".join(flag for flag in ISA_FLAGS if flag in flags),
-        "max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL"),
+        "max_cpu_isa": os.environ.get(ov_levels.LIMIT, "ALL"),
         "os": host.system(),
         "architecture": host.machine(),
     }
+
+
+def gpu(target: str) -> Gpu | None:  # noqa: ARG001
+    """None: it runs on the CPU."""
+    return None
+
+
+def misfit(target: str, wanted: Mapping[str, str]) -> list[str]:
+    """Every field must be equal, but those of the instruction set where there is a blob that this CPU can run."""
+    return _misfit(target, wanted)[0]
+
+
+def _misfit(target: str, wanted: Mapping[str, str]) -> tuple[list[str], str | None]:
+    """What differs, and the level of the blob to take in place of the native one."""
+    here, built = platform_key(target), {name: value for name, value in wanted.items() if name != ov_levels.SETTING}
+    lines = difference(built, here)
+    if not lines:
+        return lines, None
+    level = ov_levels.best_level(wanted.get(ov_levels.SETTING, "").split(), ov_levels.flags_here(), os.environ.get(ov_levels.LIMIT, ""))
+    if level is not None:
+        lines = difference({**built, **{name: here[name] for name in ISA_FIELDS}}, here)
+    return lines, level
 
 
 def preload(target: str) -> None:
@@ -97,29 +125,41 @@ def build(
     Raises TargetError (no OpenVINO, or `platform` is not this machine), ConfigError (a setting, for it has none, or an unknown precision),
     ModelError (unreadable model, other inputs or outputs than declared, or a blob that does not give the compiled model's outputs).
     """
-    only_known(settings, (), target)
-    core = _openvino(target).Core()
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
-    progress(0, 2, "compile")
-    try:
-        compiled = core.compile_model(core.read_model(io.BytesIO(content)), "CPU", SETTINGS)
-        blob = compiled.export_model().getvalue()
-        imported = core.import_model(io.BytesIO(blob), "CPU", SETTINGS)
-        batch = probe(inputs, shapes)
-        wanted, got = _run_once(compiled, batch, outputs), _run_once(imported, batch, outputs)
-    except RuntimeError as error:
-        raise ModelError("OpenVINO cannot compile the model", where=str(model), expected="a model it supports", got=_said(error)) from error
+    only_known(settings, (ov_levels.SETTING,), target)
+    _openvino(target)
+    levels = ov_levels.asked_levels(settings, target) if precision == "int8" else ()  # the float engine is the baseline here, and never shipped
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    progress(0, 3, "compile")
+    blob, wanted, got, imported = exported(file, probe(inputs, shapes), outputs, model)
     same_outputs(wanted, got, str(model))
     with replacing_folder(folder) as work:
         (work / BLOB).write_bytes(blob)
-        progress(1, 2, "census")
-        taken = census(imported, content, executed.row_sizes(inputs, shapes))
+        progress(1, 3, "census")
+        taken = census(imported, file.content, executed.row_sizes(inputs, shapes))
+        progress(2, 3, "blobs for lesser CPUs" if levels else "")
+        if levels:
+            ov_levels.export_levels(file, work, levels, inputs, outputs, shapes, got)
         engine = record(
-            work, content, target=target, precision=precision, settings=SETTINGS, inputs=inputs, outputs=outputs, shapes=shapes,
-            platform=platform, census=taken,
+            work, file.content, target=target, precision=precision, settings=SETTINGS | ({ov_levels.SETTING: list(levels)} if levels else {}),
+            inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, census=taken,
+            fits={ov_levels.SETTING: " ".join(levels)} if levels else None,
         )  # fmt: skip
-    progress(2, 2, "")
+    progress(3, 3, "")
     return engine
+
+
+def exported(
+    file: ModelFile, batch: Batch, outputs: tuple[TensorSpec, ...], model: Path
+) -> tuple[bytes, dict[str, np.ndarray], dict[str, np.ndarray], Any]:
+    """The blob of an ONNX model, what the compiled and the imported one give for `batch`, and the imported one. Raises ModelError."""
+    core = _module().Core()
+    try:
+        compiled = core.compile_model(core.read_model(file.path if file.side else io.BytesIO(file.content)), "CPU", SETTINGS)
+        blob = compiled.export_model().getvalue()
+        imported = core.import_model(io.BytesIO(blob), "CPU", SETTINGS)
+        return blob, _run_once(compiled, batch, outputs), _run_once(imported, batch, outputs), imported
+    except RuntimeError as error:
+        raise ModelError("OpenVINO cannot compile the model", where=str(model), expected="a model it supports", got=_said(error)) from error
 
 
 def load(folder: Path, engine: Engine, *, concurrency: int) -> OpenVINOSession:
@@ -127,13 +167,20 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> OpenVINOSession:
 
     Raises Refused (the blob is not what engine.json lists) and TargetError (no OpenVINO, another platform, a setting not taken).
     """
-    content = verified_bytes(folder, engine, BLOB)
     ov = _openvino(engine.target)
-    same_platform(engine.key_fields, platform_key(engine.target), engine.target, "serve on a machine like the one it was built on, or build it here")
+    lines, level = _misfit(engine.target, engine.key_fields)
+    name = ov_levels.blob_name(level) if level else BLOB
+    content = verified_bytes(folder, engine, name)
+    refuse_misfit(lines, engine.target, "serve on a machine like the one it was built on, or build it here")
+    if level:
+        os.environ[ov_levels.LIMIT] = level  # oneDNN reads it when its first kernel is made, which in a host's process is here
     try:
-        compiled = ov.Core().import_model(io.BytesIO(content), "CPU", engine.recipe["settings"])
+        compiled = ov.Core().import_model(io.BytesIO(content), "CPU", _properties(engine))
     except RuntimeError as error:
-        raise TargetError("OpenVINO refuses the engine", where=str(folder / BLOB), expected="a blob for this machine", got=_said(error)) from error
+        raise TargetError("OpenVINO refuses the engine", where=str(folder / name), expected="a blob for this machine", got=_said(error)) from error
+    refuse_other_tensors(
+        engine, (port.get_any_name() for port in compiled.inputs), (n for p in compiled.outputs for n in p.get_names()), folder / name
+    )
     return OpenVINOSession(engine, compiled, concurrency)
 
 
@@ -145,15 +192,17 @@ def census(compiled: Any, model: bytes, sizes: dict[str, int]) -> Census:
     """
     import onnx
 
-    layers = []
+    layers, conversions = [], Counter[str]()
     for operation in compiled.get_runtime_model().get_ordered_ops():
         facts = {name: str(value.astype(str)) for name, value in operation.get_rt_info().items()}
+        if facts["layerType"] in CONVERTING_LAYERS:
+            conversions[facts["layerType"]] += 1
         if facts["layerType"] not in MULTIPLYING_LAYERS:
             continue
         said = {_precision(facts["runtimePrecision"]), _precision(facts["primitiveType"].rpartition("_")[2])}
         precision = executed.INT8 if said == {executed.INT8} else min(said - {executed.INT8})
         layers.append(executed.RuntimeLayer(facts["layerType"], precision, tuple(facts["originalLayersNames"].split(","))))
-    return executed.take(onnx.load_from_string(model), sizes, layers)
+    return executed.take(onnx.load_from_string(model), sizes, layers, conversions)
 
 
 class OpenVINOSession(Session):
@@ -164,7 +213,7 @@ class OpenVINOSession(Session):
         self._compiled: Any = compiled
         self._ports = {spec.name: compiled.output(spec.name) for spec in engine.outputs}
         self._settings = {name: _setting(compiled.get_property(name)) for name in READ_BACK}
-        for name, wanted in engine.recipe["settings"].items():
+        for name, wanted in _properties(engine).items():
             if (taken := self._settings.get(name)) != wanted:
                 raise TargetError("OpenVINO did not take a setting", where=f"{engine.target}: {name}", expected=wanted, got=str(taken))
 
@@ -208,6 +257,11 @@ def _module() -> Any:
 def _run_once(compiled: Any, batch: Batch, outputs: tuple[TensorSpec, ...]) -> dict[str, np.ndarray]:
     results = compiled.create_infer_request().infer(batch)
     return {spec.name: results[compiled.output(spec.name)] for spec in outputs}
+
+
+def _properties(engine: Engine) -> dict[str, Any]:
+    """What the runtime is told at import, as it was at build."""
+    return {name: value for name, value in engine.recipe["settings"].items() if name != ov_levels.SETTING}
 
 
 def _setting(value: Any) -> str:

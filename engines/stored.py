@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from pipeline.digests import sha256_bytes, sha256_file
+from pipeline.digests import CHUNK_BYTES, sha256_bytes, sha256_file
 from pipeline.errors import Refused
 from pipeline.records import Engine, File
 
@@ -17,9 +19,9 @@ def read_engine(folder: Path) -> Engine:
     return Engine.load(folder / RECORD, next=NEXT)
 
 
-def describe(folder: Path) -> dict[str, File]:
+def describe(folder: Path, record: str = RECORD) -> dict[str, File]:
     """Size and sha256 of every file under `folder` but the record, by path relative to it."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / RECORD)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / record)
     return {path.relative_to(folder).as_posix(): File(path.stat().st_size, sha256_file(path)) for path in paths}
 
 
@@ -28,7 +30,12 @@ def verify(folder: Path, engine: Engine) -> None:
 
     Other files are not looked at: in a bundle the plan and the evidence lie beside the engine, and the manifest lists them all.
     """
-    for name, wanted in engine.files.items():
+    verify_files(folder, engine.files)
+
+
+def verify_files(folder: Path, files: Mapping[str, File]) -> None:
+    """Raise Refused naming the first of `files` that is missing or differs."""
+    for name, wanted in files.items():
         path = _plain(folder, name)
         size = path.stat().st_size
         if size != wanted.bytes:
@@ -44,11 +51,36 @@ def verified_bytes(folder: Path, engine: Engine, name: str) -> bytes:
     """
     if name not in engine.files:
         raise Refused("An engine lacks a file", where=str(folder / RECORD), expected=name, got=", ".join(sorted(engine.files)) or "none", next=NEXT)
+    return checked_bytes(folder, name, engine.files[name])
+
+
+def checked_bytes(folder: Path, name: str, wanted: File) -> bytes:
+    """The bytes of `folder`/`name`, once their sha256 is the wanted one; else Refused."""
     path = _plain(folder, name)
-    content = path.read_bytes()
-    if (digest := sha256_bytes(content)) != engine.files[name].sha256:
-        raise _changed(path, f"sha256 {engine.files[name].sha256}", f"sha256 {digest}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if (digest := sha256_bytes(content)) != wanted.sha256:
+        raise _changed(path, f"sha256 {wanted.sha256}", f"sha256 {digest}")
     return content
+
+
+def copy_checked(folder: Path, name: str, wanted: File, to: Path) -> None:
+    """Copy `folder`/`name` to the new file `to`, hashing the bytes that are copied; raises Refused when they are not the wanted ones."""
+    path = _plain(folder, name)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    try:
+        source = path.open("rb")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    with source, to.open("xb") as copy:
+        while chunk := source.read(CHUNK_BYTES):
+            digest.update(chunk)
+            copy.write(chunk)
+    if digest.hexdigest() != wanted.sha256:
+        raise _changed(path, f"sha256 {wanted.sha256}", f"sha256 {digest.hexdigest()}")
 
 
 def _plain(folder: Path, name: str) -> Path:
@@ -64,3 +96,7 @@ def _plain(folder: Path, name: str) -> Path:
 
 def _changed(path: Path, expected: str, got: str) -> Refused:
     return Refused("An engine file has changed", where=str(path), expected=expected, got=got, next=NEXT)
+
+
+def _unreadable(path: Path, error: OSError) -> Refused:
+    return Refused("An engine file cannot be read", where=str(path), expected="a readable file", got=str(error), next=NEXT)

@@ -3,33 +3,38 @@
 TensorRT-RTX builds ahead of time, on a machine without a GPU, one plan for several compute capabilities (`targets.tensorrt-rtx` in
 params.yaml names them); TensorRT builds on the GPU it is for. Networks are strongly typed: precision is in the Q/DQ model and nowhere else.
 TF32 is off, so that "float32" means it and layers in float are alike on every GPU. INT8 plans are not byte-reproducible (seen): an engine
-is keyed by its recipe.
+is keyed by its recipe, and the engine that ships is the file that was measured.
 
-No machine that this was written on has a GPU. Nothing behind `load` has ever run, and no layer is claimed to run in INT8: `Engine.census` is null,
-because only a GPU can be asked what a plan executes in.
+No machine that this was written on has a GPU. Nothing behind `load`, no timing cache that holds a timing, no plugin, no DLA and no census has ever
+run; `Engine.census` of a plan that was built without a GPU is null, because only a GPU can be asked what a plan executes in.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import platform as host
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engines.building import only_known, record, same_platform, start
-from engines.contract import NO_SETTINGS, Progress, Session, silent
-from engines.gpu import first_gpu
-from engines.stored import verified_bytes
-from pipeline.errors import ConfigError, ModelError, TargetError
+from engines import census as executed
+from engines import trt_census
+from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
+from engines.caches import Key, Store
+from engines.contract import NO_SETTINGS, Progress, silent
+from engines.stored import copy_checked, verified_bytes
+from engines.trt_caches import runtime_key, timing_key, timing_seed
+from engines.trt_plan import PROGRESS_STEPS, PlanOptions, build_plan, load_plugins, new_log
+from engines.trt_session import TensorRTSession
+from pipeline.digests import sha256_file
+from pipeline.errors import ConfigError, TargetError
 from pipeline.files import replacing_folder
-from pipeline.platforms import package_version
-from pipeline.records import AxisRange, Engine, Platform, TensorSpec
-from pipeline.tensors import Batch
-
-if TYPE_CHECKING:
-    import numpy as np
+from pipeline.gpus import Gpu, first_gpu
+from pipeline.platforms import difference, package_version
+from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 
 RTX, TENSORRT = "tensorrt-rtx", "tensorrt"
 TARGETS = (RTX, TENSORRT)
@@ -40,14 +45,25 @@ INSTALL = {
     RTX: "run `make` again, or `pip install tensorrt-rtx` in the version that pyproject.toml pins",
     TENSORRT: "`pip install -e '.[tensorrt]'`, with NVIDIA's own package index as --extra-index-url: its libraries are nowhere else",
 }
-PLAN = "model.plan"
+PLAN, PLUGINS, COMPATIBILITY = "model.plan", "plugins", "hardware_compatibility"
+AMPERE = (8, 0)
 CAPABILITIES = "compute_capabilities"
 NO_CAPABILITY, NOT_BY_DEFAULT = frozenset({"NONE", "CURRENT"}), frozenset({"SM75"})
 """What is no compute capability of a plan, and what refuses a Gemm in FP32."""
 SETTINGS = {"profiling_verbosity": "DETAILED", "strongly_typed": "true", "tf32": "false"}
-PROGRESS_STEPS = 1000
-CHECKS = "[checkMacros"
-"""From here on a message of the parser speaks of the GPU that is missing."""
+CHOICES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "optimization_level": ("a whole number, 0 to 5", lambda value: type(value) is int and 0 <= value <= 5),
+    "hardware_compatibility": (
+        "NONE, AMPERE_PLUS or SAME_COMPUTE_CAPABILITY", lambda value: value in {"NONE", "AMPERE_PLUS", "SAME_COMPUTE_CAPABILITY"},
+    ),
+    "workspace_mib": ("a whole number, 1 or more", lambda value: type(value) is int and value > 0),
+    "repeatable": ("true or false", lambda value: type(value) is bool),
+    "device": ("GPU or DLA", lambda value: value in {"GPU", "DLA"}),
+    "dla_core": ("a whole number, 0 or more", lambda value: type(value) is int and value >= 0),
+    "gpu_fallback": ("true or false", lambda value: type(value) is bool),
+    "cuda_graphs": ("true or false", lambda value: type(value) is bool),
+}  # fmt: skip
+"""What params.yaml may say under `targets.tensorrt`, beside `plugins` (paths, each with its sha256)."""
 
 
 def unavailable(target: str) -> str | None:
@@ -73,15 +89,40 @@ def unrunnable(target: str) -> str | None:
 
 
 def platform_key(target: str) -> dict[str, str]:
-    """An RTX plan depends on no GPU of the machine that builds it; a TensorRT plan on its GPU and the driver's CUDA major version."""
-    library = LIBRARIES[target]
-    fields = {library: package_version(library.replace("_", "-")), "os": host.system(), "architecture": host.machine()}
+    """An RTX plan depends on no GPU of the machine that builds it; a TensorRT plan on its GPU, the driver and its CUDA major version."""
+    fields = {LIBRARIES[target]: package_version(target), "os": host.system(), "architecture": host.machine()}
     if target == TENSORRT:
         gpu = first_gpu()
         fields["gpu"] = gpu.name if gpu else "none"
         fields["compute_capability"] = gpu.compute_capability if gpu else "none"
         fields["cuda_major"] = gpu.driver_cuda.partition(".")[0] if gpu else "none"
+        fields["driver"] = gpu.driver if gpu else "none"
     return fields
+
+
+def gpu(target: str) -> Gpu | None:  # noqa: ARG001
+    """The first that CUDA sees."""
+    return first_gpu()
+
+
+def misfit(target: str, wanted: Mapping[str, str]) -> list[str]:
+    """Every field must be equal, but a plan runs under a newer driver, and a CUDA that came with it, than it was built under; and one that was built
+    for more GPUs than its own (`hardware_compatibility`) on those."""
+    here = platform_key(target)
+    compatible = wanted.get(COMPATIBILITY, "NONE")
+    wanted = {name: value for name, value in wanted.items() if name != COMPATIBILITY}
+    ours, theirs = (_version(fields.get("compute_capability", "")) for fields in (here, wanted))
+    if (compatible == "AMPERE_PLUS" and ours >= AMPERE) or (compatible == "SAME_COMPUTE_CAPABILITY" and ours == theirs):
+        here |= {name: wanted[name] for name in ("gpu", "compute_capability")}
+    if _version(here.get("driver", "")) > _version(wanted.get("driver", "")) > ():
+        here |= {name: wanted[name] for name in ("driver", "cuda_major") if name in wanted}
+    return difference(wanted, here)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """`580.65.06` as numbers; () for what is none, so that nothing is newer than it."""
+    parts = text.split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 def preload(target: str) -> None:
@@ -93,20 +134,26 @@ def build(
     model: Path, folder: Path, *, target: str, precision: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
     shapes: dict[str, AxisRange], platform: Platform, settings: Mapping[str, Any] = NO_SETTINGS, progress: Progress = silent,
 ) -> Engine:  # fmt: skip
-    """Parse the ONNX `model`, build a plan with one optimization profile from `shapes`, and store it. Nothing is run.
+    """Parse the ONNX `model`, build a plan with one optimization profile from `shapes`, and store it with the plugins it needs.
 
-    An exception that `progress` raises cancels the build and is raised again. Raises TargetError (no library, another platform), ConfigError
-    (a setting or a compute capability that does not exist), ModelError (unreadable model, other inputs or outputs than declared, a node that
-    the parser refuses, a build that fails).
+    A timing cache of this GPU and TensorRT is taken from the cache store, and what it learned is kept there. Where the plan can run here, its
+    census is taken. An exception that `progress` raises cancels the build and is raised again. Raises TargetError (no library, another
+    platform, a plugin that does not load), ConfigError (a setting or a compute capability that does not exist, a plugin that is not the named one),
+    ModelError (unreadable model, other inputs or outputs than declared, a node that the parser refuses, a build that fails).
     """
     library = _library(target)
-    capabilities = _capabilities(library, target, settings)
-    content = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    options, recorded = _options(library, target, settings)
+    file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
+    seeded = timing_seed(Store(), timing_key(platform.key_fields, recorded)) if target == TENSORRT else None
     with replacing_folder(folder) as work:
-        (work / PLAN).write_bytes(_plan(library, content, model, inputs, shapes, capabilities, progress))
+        for path in options.plugins:
+            (work / PLUGINS).mkdir(exist_ok=True)
+            (work / PLUGINS / path.name).write_bytes(path.read_bytes())
+        (work / PLAN).write_bytes(plan := build_plan(library, file, inputs, shapes, options, progress, seeded))
+        census = _census(library, plan, file.content, options, executed.row_sizes(inputs, shapes)) if unrunnable(target) is None else None
         engine = record(
-            work, content, target=target, precision=precision, settings=SETTINGS | ({CAPABILITIES: list(capabilities)} if capabilities else {}),
-            inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, census=None,
+            work, file.content, target=target, precision=precision, settings=recorded, inputs=inputs, outputs=outputs, shapes=shapes,
+            platform=platform, census=census, fits={COMPATIBILITY: recorded[COMPATIBILITY]} if COMPATIBILITY in recorded else None,
         )  # fmt: skip
     progress(PROGRESS_STEPS, PROGRESS_STEPS, "")
     return engine
@@ -115,52 +162,38 @@ def build(
 def load(folder: Path, engine: Engine, *, concurrency: int) -> TensorRTSession:
     """Deserialize the very bytes that were hashed: a plan is executable. Never run on hardware.
 
-    Raises Refused (the plan is not what engine.json lists) and TargetError (another platform, nothing here can run it, or the runtime refuses it).
+    Raises Refused (a file is not what engine.json lists) and TargetError (another platform, nothing here can run it, or the runtime refuses it).
     """
     content = verified_bytes(folder, engine, PLAN)
-    same_platform(engine.key_fields, platform_key(engine.target), engine.target, f"build the target {engine.target} on a machine like this one")
+    refuse_misfit(misfit(engine.target, engine.key_fields), engine.target, f"build the target {engine.target} on a machine like this one")
     if reason := unrunnable(engine.target):
         raise TargetError(
             f"An engine of {engine.target} cannot run here", where=str(folder), expected="its library and an NVIDIA GPU", got=reason,
             next="serve another target of the bundle here",
         )  # fmt: skip
     library = _library(engine.target)
-    log = _log(library)
-    cuda_engine = library.Runtime(log).deserialize_cuda_engine(content)
+    log = new_log(library)
+    runtime = library.Runtime(log)
+    with _shipped_plugins(folder, engine) as plugins:
+        load_plugins(runtime.get_plugin_registry(), plugins, log)
+    cuda_engine = runtime.deserialize_cuda_engine(content)
     if cuda_engine is None:
         raise TargetError("The runtime refuses the plan", where=str(folder / PLAN), expected="a plan for this GPU", got=log.said())
-    return TensorRTSession(engine, cuda_engine, concurrency)
+    names = [cuda_engine.get_tensor_name(index) for index in range(cuda_engine.num_io_tensors)]
+    taken = {name for name in names if cuda_engine.get_tensor_mode(name) == library.TensorIOMode.INPUT}
+    refuse_other_tensors(engine, taken, set(names) - taken, folder / PLAN)
+    kept = _runtime_cache(engine) if engine.target == RTX else None
+    graphs = bool(engine.recipe["settings"].get("cuda_graphs", False))
+    return TensorRTSession(library, engine, cuda_engine, concurrency, graphs=graphs, kept=kept)
 
 
-class TensorRTSession(Session):
-    """Each slot is an execution context with a stream of its own; device memory comes from torch. Never run on hardware."""
-
-    def __init__(self, engine: Engine, cuda_engine: Any, concurrency: int) -> None:
-        import torch
-
-        self._torch, self._cuda_engine = torch, cuda_engine
-        super().__init__(engine, [(cuda_engine.create_execution_context(), torch.cuda.Stream()) for _ in range(concurrency)])
-
-    def _infer(self, slot: Any, inputs: Batch) -> dict[str, np.ndarray]:
-        import numpy as np
-
-        torch, (context, stream) = self._torch, slot
-        with torch.cuda.stream(stream):
-            given = {name: torch.from_numpy(np.ascontiguousarray(array)).to("cuda") for name, array in inputs.items()}
-            for name, tensor in given.items():
-                context.set_input_shape(name, tuple(tensor.shape))
-                context.set_tensor_address(name, tensor.data_ptr())
-            results = {}
-            for spec in self.engine.outputs:
-                shape = tuple(context.get_tensor_shape(spec.name))
-                results[spec.name] = torch.empty(shape, dtype=getattr(torch, spec.dtype), device="cuda")
-                context.set_tensor_address(spec.name, results[spec.name].data_ptr())
-            if not context.execute_async_v3(stream.cuda_stream):
-                raise TargetError("The runtime did not run the plan", where=self.engine.target, expected="execute_async_v3 to accept the inputs")
-            return {name: tensor.cpu().numpy() for name, tensor in results.items()}  # .cpu() waits for the stream
-
-    def _release(self) -> None:
-        self._cuda_engine = None
+def _runtime_cache(engine: Engine) -> tuple[Store, Key] | None:
+    """Where the runtime cache of a plan is kept on this host; None on one that has no place for it, which costs only time."""
+    here = first_gpu()
+    try:
+        return (Store(), runtime_key(engine, engine.key_fields, here)) if here else None
+    except ConfigError:
+        return None
 
 
 def _library(target: str) -> Any:
@@ -174,11 +207,63 @@ def _library(target: str) -> Any:
         ) from error
 
 
+def _options(library: Any, target: str, settings: Mapping[str, Any]) -> tuple[PlanOptions, dict[str, Any]]:
+    """What a plan is built with, and what the recipe records of it: a plugin by its name and sha256, never its path."""
+    if target == RTX:
+        only_known(settings, (CAPABILITIES,), target)
+        capabilities = _capabilities(library, target, settings)
+        return PlanOptions(compute_capabilities=capabilities), SETTINGS | {CAPABILITIES: list(capabilities)}
+    only_known(settings, (*CHOICES, PLUGINS), target)
+    for name, (expected, fits) in CHOICES.items():
+        if name in settings and not fits(settings[name]):
+            raise ConfigError(
+                "A setting of TensorRT does not fit", where=f"params.yaml: targets.{target}.{name}", expected=expected, got=str(settings[name])
+            )
+    chosen = {name: settings[name] for name in CHOICES if name in settings}
+    plugins = _plugins(settings.get(PLUGINS, {}), target)
+    options = PlanOptions(plugins=tuple(plugins), **{name: value for name, value in chosen.items() if name != "cuda_graphs"})
+    return options, SETTINGS | chosen | ({PLUGINS: {path.name: digest for path, digest in plugins.items()}} if plugins else {})
+
+
+def _plugins(asked: Any, target: str) -> dict[Path, str]:
+    """Paths and sha256 of plugin libraries, each checked: a plugin is code that runs here."""
+    where = f"params.yaml: targets.{target}.{PLUGINS}"
+    if not isinstance(asked, Mapping) or len({Path(path).name for path in asked}) != len(asked):
+        raise ConfigError("Plugins do not fit", where=where, expected="path: sha256, each file name once", got=str(asked))
+    for path, wanted in asked.items():
+        got = sha256_file(path) if Path(path).is_file() else "no file"
+        if got != wanted:
+            raise ConfigError("A plugin is not the one that was named", where=f"{where}: {path}", expected=f"sha256 {wanted}", got=got)
+    return {Path(path): str(wanted) for path, wanted in asked.items()}
+
+
+@contextlib.contextmanager
+def _shipped_plugins(folder: Path, engine: Engine) -> Iterator[tuple[Path, ...]]:
+    """An engine's plugins as private copies, checked as they are copied, while they are loaded."""
+    names = sorted(name for name in engine.files if name.startswith(f"{PLUGINS}/"))
+    with tempfile.TemporaryDirectory(prefix="qwarm-plugins-") as private:
+        for name in names:
+            copy_checked(folder, name, engine.files[name], Path(private) / name)
+        yield tuple(Path(private) / name for name in names)
+
+
+def _census(library: Any, plan: bytes, content: bytes, options: PlanOptions, sizes: Mapping[str, int]) -> Census:
+    """By the engine inspector, on the GPU that the plan was built on. Never run on hardware."""
+    import onnx
+
+    log = new_log(library)
+    runtime = library.Runtime(log)
+    load_plugins(runtime.get_plugin_registry(), options.plugins, log)
+    cuda_engine = runtime.deserialize_cuda_engine(plan)
+    if cuda_engine is None:
+        raise TargetError("The runtime refuses the plan that was built", where="census", expected="a plan for this GPU", got=log.said())
+    inspector = cuda_engine.create_engine_inspector()
+    text = inspector.get_engine_information(library.LayerInformationFormat.JSON)
+    return executed.take(onnx.load_from_string(content), sizes, trt_census.layers(text), trt_census.overhead(text))
+
+
 def _capabilities(library: Any, target: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names such as `SM89`, in order; all that the library knows but Turing when none is asked for. Empty for TensorRT: it builds for its own GPU."""
-    only_known(settings, (CAPABILITIES,) if target == RTX else (), target)
-    if target != RTX:
-        return ()
+    """Names such as `SM89`, in order; all that the library knows but Turing when none is asked for."""
     known = sorted(set(library.ComputeCapability.__members__) - NO_CAPABILITY, key=_number)
     asked = settings.get(CAPABILITIES, [name for name in known if name not in NOT_BY_DEFAULT])
     if not isinstance(asked, (list, tuple)) or not asked or any(name not in known for name in asked):
@@ -194,96 +279,3 @@ def _capabilities(library: Any, target: str, settings: Mapping[str, Any]) -> tup
 def _number(capability: str) -> int:
     """`SM120` as 120."""
     return int(capability.removeprefix("SM"))
-
-
-def _plan(
-    library: Any, content: bytes, model: Path, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange], capabilities: tuple[str, ...],
-    progress: Progress,
-) -> bytes:  # fmt: skip
-    log = _log(library)
-    builder = library.Builder(log)
-    flags = library.NetworkDefinitionCreationFlag
-    # Before 11 a network is weakly typed unless told otherwise, and the flag's number is another: by name only, and only where it is needed.
-    network = builder.create_network(1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "EXPLICIT_BATCH") else 0)
-    parser = library.OnnxParser(network, log)
-    if not parser.parse(content):
-        said = [parser.get_error(index) for index in range(parser.num_errors)]
-        raise ModelError(
-            "The parser refuses the model", where=str(model), expected="operators and Q/DQ that TensorRT takes",
-            got=" | ".join(f"node {each.node_name()}: {' '.join(each.desc().partition(CHECKS)[0].split())}" for each in said)[:1500] or log.said(),
-        )  # fmt: skip
-    config = builder.create_builder_config()
-    config.profiling_verbosity = getattr(library.ProfilingVerbosity, SETTINGS["profiling_verbosity"])
-    config.clear_flag(library.BuilderFlag.TF32)
-    profile = builder.create_optimization_profile()
-    points = [{name: getattr(axis, point) for name, axis in shapes.items()} for point in ("min", "opt", "max")]
-    for spec in inputs:
-        profile.set_shape(spec.name, *(spec.concrete(sizes) for sizes in points))
-    config.add_optimization_profile(profile)
-    if capabilities:
-        config.num_compute_capabilities = len(capabilities)
-        for index, name in enumerate(capabilities):
-            config.set_compute_capability(getattr(library.ComputeCapability, name), index)
-    monitor = _monitor(library, progress)
-    config.progress_monitor = monitor
-    plan = builder.build_serialized_network(network, config)
-    if monitor.error is not None:
-        raise monitor.error
-    if plan is None:
-        raise ModelError("No plan could be built", where=str(model), expected="a plan", got=log.said())
-    return bytes(plan)
-
-
-def _log(library: Any) -> Any:
-    """A logger of the library's own kind that keeps errors and prints nothing."""
-
-    class Log(library.ILogger):
-        def __init__(self) -> None:
-            library.ILogger.__init__(self)
-            self.errors: list[str] = []
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in (library.ILogger.Severity.ERROR, library.ILogger.Severity.INTERNAL_ERROR):
-                self.errors.append(" ".join(message.split()))
-
-        def said(self) -> str:
-            """The last errors in one line."""
-            return " | ".join(self.errors[-3:])[:1500] or "no message"
-
-    return Log()
-
-
-def _monitor(library: Any, progress: Progress) -> Any:
-    """A progress monitor that tells how much of the outermost phase is done, and never less than before.
-
-    An exception that `progress` raises cancels the build and is kept in `error`.
-    """
-
-    class Monitor(library.IProgressMonitor):
-        def __init__(self) -> None:
-            library.IProgressMonitor.__init__(self)
-            self.phases: dict[str, tuple[str | None, int, int]] = {}
-            self.error: BaseException | None = None
-            self.told = 0
-
-        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            self.phases[phase_name] = (parent_phase, max(num_steps, 1), 0)
-
-        def step_complete(self, phase_name: str, step: int) -> bool:
-            parent, steps, _ = self.phases[phase_name]
-            self.phases[phase_name] = (parent, steps, step + 1)
-            share, phase = (step + 1) / steps, parent
-            while phase is not None and phase in self.phases:
-                parent, steps, done = self.phases[phase]
-                share, phase = (done + share) / steps, parent
-            try:
-                self.told = max(self.told, min(int(PROGRESS_STEPS * share), PROGRESS_STEPS - 1))
-                progress(self.told, PROGRESS_STEPS, phase_name)
-            except BaseException as error:  # must not unwind through the library
-                self.error = error
-            return self.error is None
-
-        def phase_finish(self, phase_name: str) -> None:
-            self.phases.pop(phase_name, None)
-
-    return Monitor()

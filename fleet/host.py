@@ -15,9 +15,8 @@ from engines.contract import Session
 from fleet import state as states
 from fleet.parts import Parts, read_parts
 from fleet.verify import Verified, verify
-from pipeline.errors import InputError, QwarmError, TargetError
+from pipeline.errors import InputError, QwarmError, TargetError, TrialError
 from pipeline.padding import cut, stack
-from pipeline.platforms import difference
 from pipeline.records import ReleasedTarget, ReleaseManifest, WarmupResult
 from pipeline.tensors import Batch, check_inputs
 from warmup.plan import axis_rungs, pad_to_plan
@@ -36,6 +35,8 @@ class Served:
         self.target = parts.released.target
         self.labels: tuple[str, ...] = parts.labels
         self._ladder = axis_rungs(parts.plan)
+        self.fell_back: dict[str, str] = {}
+        """Targets of the bundle that fit this machine and could not be made hot, and why: this one was taken in their place."""
         self._state_folder: Path | None = None
 
     def infer(self, inputs: Batch) -> dict[str, np.ndarray]:
@@ -133,8 +134,28 @@ def open(
 
 
 def load(verified: Verified, *, target: str | None = None, concurrency: int | None = None, verify_ms: float = 0.0) -> Served:
-    """Open and warm what was verified, without announcing it."""
-    parts = read_parts(verified, choose(verified.manifest, target))
+    """Open and warm what was verified, without announcing it.
+
+    Where a target cannot be opened or made hot, the next of the bundle that fits this machine is taken, unless one was asked for: `fell_back`
+    of what is returned says why. Raises what the last of them raised; Refused (a file that is not as signed) ends it at once.
+    """
+    fell_back: dict[str, str] = {}
+    candidates = fitting(verified.manifest, target)
+    for released in candidates:
+        try:
+            served = _load(verified, released, concurrency, verify_ms)
+        except (TargetError, TrialError) as error:
+            if released is candidates[-1]:
+                raise
+            fell_back[released.target] = str(error)
+        else:
+            served.fell_back = fell_back
+            return served
+    raise AssertionError("fitting gives one target or raises")
+
+
+def _load(verified: Verified, released: ReleasedTarget, concurrency: int | None, verify_ms: float) -> Served:
+    parts = read_parts(verified, released)
     start = time.perf_counter()
     os.environ.update(parts.plan.environment)
     session = parts.open_session(concurrency)
@@ -149,16 +170,19 @@ def load(verified: Verified, *, target: str | None = None, concurrency: int | No
 
 
 def choose(manifest: ReleaseManifest, target: str | None = None) -> ReleasedTarget:
-    """The first target of the manifest, or the one named, whose platform key is this machine's.
+    """The first of `fitting`."""
+    return fitting(manifest, target)[0]
 
-    Raises TargetError saying for each target what differs.
+
+def fitting(manifest: ReleaseManifest, target: str | None = None) -> list[ReleasedTarget]:
+    """The targets of the manifest, or the one named, that this machine can run: those of its platform, in the manifest's order.
+
+    Raises TargetError saying for each target what differs when there is none.
     """
     candidates = [released for released in manifest.targets if target in (None, released.target)]
-    reasons = {}
-    for released in candidates:
-        reasons[released.target] = unfit(released)
-        if reasons[released.target] is None:
-            return released
+    reasons = {released.target: unfit(released) for released in candidates}
+    if able := [released for released in candidates if reasons[released.target] is None]:
+        return able
     known = [released.target for released in manifest.targets]
     raise TargetError(
         "No target of this bundle runs on this machine" if candidates else "The bundle has no such target",
@@ -177,4 +201,4 @@ def unfit(released: ReleasedTarget) -> str | None:
         return error.what
     if reason := backend.unrunnable(released.target):
         return reason
-    return ", ".join(difference(released.key_fields, backend.platform_key(released.target))) or None
+    return ", ".join(backend.misfit(released.target, released.key_fields)) or None

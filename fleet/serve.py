@@ -94,6 +94,10 @@ def serve(
             server.manifest = verified.manifest
             served = host.load(verified, target=target, concurrency=concurrency, verify_ms=(time.perf_counter() - start) * 1000.0)
             loading = False
+            for name, reason in served.fell_back.items():
+                log.warning("fell back", target=name, taken=served.target, reason=reason)
+            for step in served.warmed.retried:
+                log.warning("retried", target=served.target, step=step)
             server.serve_warm(served)
             served.announce(state, server.address)
             log.info("ready", address=server.address, target=served.target, origin=verified.origin, timings_ms=served.timings_ms)

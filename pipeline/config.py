@@ -115,28 +115,80 @@ class ModelConfig(Section):
         return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in self.shapes.items()}
 
 
+class TrainingConfig(Section):
+    """How `quantize.qat` trains (calibration/qat): at most `epochs` over at most `rows` rows of the role `train`, `batch_rows` at a time.
+
+    `learning_rate`: how far a step may move a layer's output, over how far rounding its weights does; a cosine takes it to zero (qat/adam.py);
+    `patience`: epochs without a better SQNR on the search rows that end it.
+    """
+
+    epochs: PositiveInt = 20
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.05
+    batch_rows: PositiveInt = 32
+    rows: PositiveInt = 2048
+    patience: PositiveInt = 5
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
 class QuantizeConfig(Section):
     """`method`: how a range follows from the values seen (calibration/range_methods.py); `max` is all of them.
 
     `min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch.
     `equalization`, `adaptation`, `rounding`, `bias_correction`: how weights are fitted on the calibration rows (calibration/rounding/methods.py).
+    `method: auto` takes the one whose activations are nearest to float on the search rows. `float_layers`: nodes or torch modules that stay in float.
+    `max_drift`: the error's power over the worst output's (0.01 is 20 dB), up to which layers go back to float (calibration/search); null: none do.
+    `max_slowdown`: latency over plain INT8's that a target may lose by it. `search_seconds`: after them the best answer so far is taken.
+    `qat`: train under fake quantization never, always, or where no scheme keeps `max_drift` without (`auto`); `training` says how.
     """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
-    method: Literal["max", "percentile", "entropy", "mse"] = "max"
+    method: Literal["auto", "max", "percentile", "entropy", "mse"] = "max"
+    float_layers: tuple[str, ...] = ()
+    max_drift: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_slowdown: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    search_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 300.0
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
     equalization: bool = True
     adaptation: bool = True
     rounding: Literal["compensated", "nearest"] = "compensated"
     bias_correction: bool = True
+    qat: Literal["never", "auto", "always"] = "never"
+    training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def qat_decides(self) -> QuantizeConfig:
+        if self.qat == "auto" and self.max_drift is None:
+            raise ValueError("qat: auto trains where max_drift is not kept: set quantize.max_drift, or qat: never or always")
+        return self
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The range methods that may be taken, one for anything but `auto`; the first is a good one where nothing is chosen."""
+        return ("mse", "percentile", "entropy", "max") if self.method == "auto" else (self.method,)
 
 
 class TargetConfig(Section):
-    """`compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for; a backend refuses what is not its own."""
+    """What a target's backend is told; a backend refuses what is not its own.
+
+    `compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for. `isa_levels` (openvino-cpu): lesser CPUs that are served
+    too, such as AVX2, AVX512_CORE_VNNI. The rest is for GPUs (see `engines/trt.py`, `ort_gpu_options.py`); `plugins` are paths, each
+    with its sha256.
+    """
 
     required: bool = False
     compute_capabilities: list[str] | None = None
+    isa_levels: list[str] | None = None
+    optimization_level: int | None = None
+    hardware_compatibility: str | None = None
+    workspace_mib: int | None = None
+    plugins: dict[str, str] | None = None
+    repeatable: bool | None = None
+    device: str | None = None
+    dla_core: int | None = None
+    gpu_fallback: bool | None = None
+    cuda_graphs: bool | None = None
+    cudnn_conv_algo_search: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """What the target's backend is told."""
@@ -146,7 +198,8 @@ class TargetConfig(Section):
 class WarmupConfig(Section):
     """`iterations: auto` finds the smallest number whose first request is steady, in fresh processes.
 
-    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes).
+    `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes). A step at which
+    the runtime fails is tried `retries` times more; `max_rss_mb` (10^6 bytes) is the resident memory that the warm process may reach.
     """
 
     concurrency: list[PositiveInt] = Field(default=[1], min_length=1)
@@ -154,6 +207,8 @@ class WarmupConfig(Section):
     shapes: dict[str, Annotated[list[PositiveInt], Field(min_length=1)]] = Field(default={})
     iterations: PositiveInt | Literal["auto"] = "auto"
     max_seconds: Annotated[float, Field(gt=0)] = 30.0
+    retries: Annotated[int, Field(ge=0)] = 1
+    max_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class GatesConfig(Section):
@@ -163,6 +218,7 @@ class GatesConfig(Section):
     or one number, higher is better. `max_drop` and `min_reference` are fractions for the first three, and in the metric's own unit otherwise.
     `slices`: "class", and names of data.columns, by which drift is shown apart; `max_slice_drop` is the limit of each (null: shown, not judged).
     `max_ready_ms` (process start to ready), `max_peak_rss_mb` and `max_engine_mb` (10^6 bytes) are judged where they are given.
+    `runtimes_agree_db`: SQNR of the outputs that a second runtime must give; `calibration/agree.py` has the reason for the default.
     """
 
     metric: str = "top1"
@@ -177,6 +233,7 @@ class GatesConfig(Section):
     p99_over_p50: Annotated[float, Field(gt=1)]
     int8_share: Annotated[float, Field(ge=0, le=1)]
     int8_speedup: Annotated[float, Field(gt=0)]
+    runtimes_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     side_confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.999
     trials: PositiveInt = 15
     max_trials: PositiveInt = 30
@@ -358,5 +415,5 @@ def load_config(path: str | Path = "params.yaml") -> Config:
 
 __all__ = [
     "AxisConfig", "Config", "DataConfig", "GatesConfig", "HealthConfig", "InputConfig", "ModelConfig", "QuantizeConfig", "ReleaseConfig", "RoleName",
-    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "WarmupConfig", "load_config",
+    "RoleSize", "Section", "SignConfig", "SourceConfig", "TargetConfig", "TrainingConfig", "WarmupConfig", "load_config",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.digests import sha256_json
+from pipeline.gpus import Gpu
 from pipeline.records import Platform
 
 ISA_LEVELS = (
@@ -79,10 +80,27 @@ def package_version(name: str) -> str:
         return "absent"
 
 
-def machine_facts() -> dict[str, str]:
-    """What a latency depends on. Never a host name, boot id or serial number: those would differ on equal machines."""
+LIBRARIES = ("openvino", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx")
+CUDA_LIBRARIES = {"cuda-runtime": "nvidia-cuda-runtime", "cudnn": "nvidia-cudnn"}
+"""CUDA's parts by the distribution that holds each; its name ends in the CUDA major version, or in nothing."""
+
+
+def cuda_library_version(name: str) -> str:
+    """Version of the installed distribution of a part of CUDA, whichever CUDA it is for, or "absent"."""
+    versions = [package_version(f"{CUDA_LIBRARIES[name]}{suffix}") for suffix in ("", "-cu13", "-cu12")]
+    return next((version for version in versions if version != "absent"), "absent")
+
+
+def library_versions() -> dict[str, str]:
+    """Every runtime that is installed here: provenance, of which each backend puts into its key what its engines depend on."""
+    versions = {name: package_version(name) for name in LIBRARIES} | {name: cuda_library_version(name) for name in CUDA_LIBRARIES}
+    return {name: version for name, version in versions.items() if version != "absent"}
+
+
+def machine_facts(gpu: Gpu | None = None) -> dict[str, str]:
+    """What a latency depends on; of the GPU too, for what runs on it. Never a host name, boot id or serial number: equal machines would differ."""
     cpu = cpu_facts()
-    return {
+    return (gpu.machine_fields() if gpu else {}) | {
         "cpu_model": cpu.get("model name") or platform.processor() or platform.machine(),
         "cpu_family": f"{cpu.get('cpu family', '?')}/{cpu.get('model', '?')}/{cpu.get('stepping', '?')}",
         "cores": str(usable_cores()),
@@ -91,16 +109,23 @@ def machine_facts() -> dict[str, str]:
     }
 
 
-def fingerprint(target: str, key_fields: Mapping[str, str], unavailable: str | None, unrunnable: str | None = None) -> Platform:
-    """The `Platform` record of `target` on this machine; `key_fields` come from the target's backend."""
-    machine = machine_facts()
+def fingerprint(
+    target: str, key_fields: Mapping[str, str], unavailable: str | None, unrunnable: str | None = None, gpu: Gpu | None = None
+) -> Platform:
+    """The `Platform` record of `target` on this machine; `key_fields` come from the target's backend. `gpu`: the one that the target runs on."""
+    machine = machine_facts(gpu)
     return Platform(
         target=target,
         key=sha256_json(dict(key_fields)),
         key_fields=dict(key_fields),
         machine_id=sha256_json(machine),
         machine_fields=machine,
-        provenance={"kernel": platform.release(), "libc": "-".join(platform.libc_ver()), "python": platform.python_version()},
+        provenance={
+            "kernel": platform.release(),
+            "libc": "-".join(platform.libc_ver()),
+            "python": platform.python_version(),
+            **library_versions(),
+        },
         unavailable=unavailable,
         unrunnable=unrunnable,
     )

@@ -10,6 +10,9 @@ from pipeline.strict import Record
 from pipeline.tensors import AxisRange, TensorSpec
 from pipeline.verdicts import Check, Interval, Verdict
 
+SHOWN = 3
+"""Names that one line gives."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Platform(Record):
@@ -178,7 +181,7 @@ class Ranges(Record):
 
 @dataclasses.dataclass(frozen=True)
 class FloatNode(Record):
-    """A node that multiplies but stays in float, and why."""
+    """A node that stays in float, and why: one that multiplies, or one of `calibration/float_operators.py`."""
 
     node: str
     operator: str
@@ -210,31 +213,105 @@ class QuantizedModel(Record):
     """SQNR in dB on the search rows by way of rounding, null without limit."""
     equalized_ranges_sha256: str | None = None
     """Of the ranges.json beside the model: those of the float graph with equalized channels that was quantized; null where that was the export."""
+    reference_sha256: str | None = None
+    """The float model that the search rows' figures are against, where it is another than `float_sha256`: the export, after QAT changed weights."""
+
+    @property
+    def left_in_float(self) -> tuple[str, ...]:
+        """A line for each reason and operator, with the first nodes that it holds for."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for node in self.float_nodes:
+            groups.setdefault((node.operator, node.reason), []).append(node.node)
+        return tuple(
+            f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''} ({operator}): {reason}"
+            for (operator, reason), names in groups.items()
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch(Record):
+    """One pass over the training rows: the mean loss, and SQNR on the search rows after it, null without limit."""
+
+    epoch: int
+    loss: float
+    search_sqnr_db: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(Record):
+    """What `qat` did: `why` it trained, or did not, and then every field behind it is empty.
+
+    `scheme`: whose grid the weights were trained under. `start_sqnr_db`, and the epochs', are under fake quantization against the float model, on
+    the search rows. `bound_to`: digests of all that the training follows from. `layers` saw INT8; `float_layers` could, and did not, and why.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.training/1"
+    ran: bool
+    why: str
+    scheme: str | None = None
+    rows: int = 0
+    settings: dict[str, float] = dataclasses.field(default_factory=dict)
+    bound_to: dict[str, str] = dataclasses.field(default_factory=dict)
+    start_sqnr_db: float | None = None
+    epochs: tuple[Epoch, ...] = ()
+    best_epoch: int = 0
+    layers: tuple[str, ...] = ()
+    float_layers: dict[str, str] = dataclasses.field(default_factory=dict)
+    checkpoint_sha256: str | None = None
+    resumed_after: int | None = None
+    device: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate(Record):
+    """A Q/DQ model that competes: SQNR against the float model on the search rows, null without limit, and layers left in float."""
+
+    onnx_sha256: str
+    search_sqnr_db: float | None
+    float_nodes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice(Record):
+    """Which of a scheme's Q/DQ models goes on (`chosen`, a key of `candidates`), and why."""
+
+    SCHEMA: ClassVar[str] = "qwarm.choice/1"
+    scheme: str
+    chosen: str
+    why: str
+    candidates: dict[str, Candidate]
+    max_drift: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class CensusLayer(Record):
-    """One layer as the runtime really executes it; `macs` for one row."""
+    """One layer as the runtime really executes it; `macs` for one row. `why` it is not in INT8, empty where it is."""
 
     name: str
     operator: str
     precision: str
     macs: int
+    why: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Census(Record):
-    """Which precision really executes: `int8_share` is the INT8 part of all multiply-accumulates, 0 to 1."""
+    """Which precision really executes: `int8_share` is the INT8 part of all multiply-accumulates, 0 to 1.
+
+    `conversions` counts the layers that only change a type or a layout, by the runtime's name of their kind.
+    """
 
     layers: tuple[CensusLayer, ...]
     int8_share: float
+    conversions: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Engine(Record):
     """One built engine: a folder with `engine.json` (this) and the files it lists."""
 
-    SCHEMA: ClassVar[str] = "qwarm.engine/1"
+    SCHEMA: ClassVar[str] = "qwarm.engine/2"
     target: str
     precision: str
     model_sha256: str
@@ -262,7 +339,10 @@ class WarmupStep(Record):
 
 @dataclasses.dataclass(frozen=True)
 class WarmupPlan(Record):
-    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows."""
+    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows.
+
+    A step at which the runtime fails is tried `retries` times more; `max_rss_mb`: resident memory (10^6 bytes) that the process may reach.
+    """
 
     SCHEMA: ClassVar[str] = "qwarm.plan/1"
     target: str
@@ -274,14 +354,17 @@ class WarmupPlan(Record):
     environment: dict[str, str]
     max_seconds: float
     found_by: str
+    retries: int = 1
+    max_rss_mb: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmupResult(Record):
-    """How long each step of a plan took in this process, in order, and the whole."""
+    """How long each step of a plan took in this process, in order, and the whole; `retried` says which step failed first, and how."""
 
     seconds_by_step: tuple[float, ...]
     total_seconds: float
+    retried: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -376,7 +459,7 @@ class DriftReport(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Validation(Record):
-    """What `validate@target` measured: accuracy and latency of one engine on one machine."""
+    """What `validate@target` measured of one engine on one machine: accuracy, latency, a second runtime's answers, and which hop lost what."""
 
     SCHEMA: ClassVar[str] = "qwarm.validation/2"
     target: str
@@ -385,6 +468,8 @@ class Validation(Record):
     coldstart: ColdStartReport
     census: Census | None
     engine_bytes: int
+    agreement: Agreement
+    attribution: Attribution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -441,6 +526,7 @@ class Evidence(Record):
     machine: dict[str, str]
     measured_at: str
     refuses: bool = False
+    attribution: Attribution | None = None
     details: Details | None = None
 
 
@@ -484,9 +570,52 @@ class ReleaseManifest(Record):
 
 
 __all__ = [
-    "ROLES", "Agreement", "Anomaly", "Attribution", "AxisRange", "Census", "CensusLayer", "Check", "Claim", "ColdStartReport", "Details",
-    "DriftReport", "Engine", "Evidence", "ExportedModel", "File", "Finding", "FloatNode", "Interval", "LatencyBand", "LeakCost", "NotMeasured",
-    "OutlierRows", "Parity", "Parting", "Platform", "QuantizedModel", "Ranges", "ReleaseManifest", "ReleasedTarget", "Role", "Roles",
-    "RowSource", "Shift", "SliceDrift", "TensorRange", "TensorSpec", "Trial", "Validation", "Verdict", "WarmupPlan", "WarmupResult", "WarmupStep",
+    "ROLES",
+    "Agreement",
+    "Anomaly",
+    "Attribution",
+    "AxisRange",
+    "Candidate",
+    "Census",
+    "CensusLayer",
+    "Check",
+    "Choice",
+    "Claim",
+    "ColdStartReport",
+    "Details",
+    "DriftReport",
+    "Engine",
+    "Epoch",
+    "Evidence",
+    "ExportedModel",
+    "File",
+    "Finding",
+    "FloatNode",
+    "Interval",
+    "LatencyBand",
+    "LeakCost",
+    "NotMeasured",
+    "OutlierRows",
+    "Parity",
+    "Parting",
+    "Platform",
+    "QuantizedModel",
+    "Ranges",
+    "ReleaseManifest",
+    "ReleasedTarget",
+    "Role",
+    "Roles",
+    "RowSource",
+    "Shift",
+    "SliceDrift",
+    "TensorRange",
+    "TensorSpec",
+    "Training",
+    "Trial",
+    "Validation",
+    "Verdict",
+    "WarmupPlan",
+    "WarmupResult",
+    "WarmupStep",
     "WorstRow",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ class Interval(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Check(Record):
-    """One gate's answer with its evidence. A fraction has unit "fraction", a ratio "ratio", a metric of one's own "score".
+    """One gate's answer with its evidence. A fraction has unit "fraction", a ratio "ratio", decibels "dB", a metric of one's own "score".
 
     `limit` is an upper limit when `limit_is` is "max", a lower one when "min". `excused` marks a latency check that
     a noisy machine excuses (the control workload, or what other processes took): UNDECIDED there does not refuse a required

@@ -17,6 +17,7 @@ from scipy import special
 from pipeline.records import Census, Check, Details, DriftReport, Evidence, Interval, Trial, Validation, Verdict
 from pipeline.verdicts import combine, judge
 from release import budgets, paired
+from release.agreement import agreement_check
 from release.bands import bands
 from release.figures import figures_of, speedups
 from release.slice_check import slice_check
@@ -55,6 +56,7 @@ def judge_target(
         machine=dict(machine),
         measured_at=measured_at,
         refuses=refuses,
+        attribution=validation.attribution,
         details=Details(validation.drift, validation.census, bands(validation.coldstart.trials)),
     )
 
@@ -75,6 +77,7 @@ def checks_of(validation: Validation, limits: GatesConfig) -> tuple[Check, ...]:
         *sliced,
         *reference,
         share_check(validation.census, limits.int8_share),
+        agreement_check(validation.agreement),
         *latency_checks(validation, limits),
         *budgets.checks(validation, limits),
     )
@@ -114,13 +117,15 @@ def _cause(check: Check) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return {
+    texts = {
         "fraction": f"{100 * value:.3g} %",
-        "score": f"{value:.4g}",
+        "dB": f"{value:.1f} dB",
         "ms": f"{value:.4g} ms",
         "MB": f"{value:.4g} MB",
         "rows": f"{value:.0f} rows",
-    }.get(unit, f"{value:.3g}x")
+        "score": f"{value:.4g}",
+    }
+    return texts.get(unit, f"{value:.3g}x")
 
 
 def drop_check(drift: DriftReport, max_drop: float) -> Check:

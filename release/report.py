@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.records import Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
 from release import compatibility
+from release.agreement import loss_text
 from release.data_report import data_section
 from release.summary import figure_text, interval_text, limit_text, lines
 from release.tables import table
@@ -38,6 +39,8 @@ def target_section(evidence: Evidence) -> list[str]:
     deciding = [f"- `{check.name}`: {check.decide}" for check in evidence.checks if check.decide]
     if deciding:
         text += ["", "What would decide:", *deciding]
+    if evidence.attribution is not None:
+        text += ["", loss_text(evidence.attribution)]
     machine = ", ".join(f"{key} {value}" for key, value in evidence.machine.items())
     return [*text, "", f"Measured {evidence.measured_at} on: {machine}.", ""]
 
@@ -50,6 +53,7 @@ def markdown(
     quantized: Sequence[QuantizedModel],
     roles: Roles,
     cost: LeakCost | None = None,
+    choices: Sequence[Choice] = (),
     platforms: Mapping[str, Platform] | None = None,
 ) -> str:
     """The whole report."""
@@ -75,7 +79,8 @@ def markdown(
             f"Scheme `{model.scheme}` by {model.quantizer}: {model.quantize_linear} QuantizeLinear, {model.dequantize_linear} DequantizeLinear.",
         ]
         text += [f"- all-zero channels of `{weight}`: {', '.join(map(str, channels))}" for weight, channels in model.zero_channels.items()]
-        text += [f"- left in float: `{node.node}` ({node.operator}): {node.reason}" for node in model.float_nodes]
+        text += [f"- chosen: {choice.chosen}: {choice.why}" for choice in choices if choice.scheme == model.scheme]
+        text += [f"- left in float: {line}" for line in model.left_in_float]
     text += ["", *compatibility.section(evidences, platforms or {})]
     return "\n".join([*text, "", "Reproduce: `make repro` (or `dvc repro`) in this repository; `qwarm stage summary` prints the table again.", ""])
 

@@ -29,26 +29,30 @@ def figure_text(check: Check) -> str:
     """The figure in the check's own unit."""
     if check.figure is None:
         return "-"
-    return {
+    texts = {
         "fraction": f"{100 * check.figure:.2f} %",
         "ms": f"{check.figure:.2f} ms",
         "MB": f"{check.figure:.1f} MB",
+        "dB": f"{check.figure:.1f} dB",
         "rows": f"{check.figure:.0f} rows",
         "score": f"{check.figure:.4g}",
-    }.get(check.unit, f"{check.figure:.2f}x")
+    }
+    return texts.get(check.unit, f"{check.figure:.2f}x")
 
 
 def limit_text(check: Check) -> str:
     """The limit with its direction."""
     if check.limit is None:
         return ""
-    value = {
+    texts = {
         "fraction": f"{100 * check.limit:g} %",
-        "score": f"{check.limit:g}",
+        "dB": f"{check.limit:g} dB",
         "ms": f"{check.limit:g} ms",
         "MB": f"{check.limit:g} MB",
         "rows": f"{check.limit:g} rows",
-    }.get(check.unit, f"{check.limit:g}x")
+        "score": f"{check.limit:g}",
+    }
+    value = texts.get(check.unit, f"{check.limit:g}x")
     return f"{'at most' if check.limit_is == 'max' else 'at least'} {value}"
 
 

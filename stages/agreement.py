@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 import engines
-from calibration.agree import agree
+from calibration.agree import BOUND_DB, agree
 from calibration.exposing import Opener, Run, as_written
 from calibration.hops import Station, attribute
 from calibration.onnx_model import read_model
+from calibration.rounding.channels import groups_of
 from engines.once import deployed
 from pipeline.errors import ModelError
 from pipeline.records import Agreement, Attribution, Engine, ExportedModel, QuantizedModel
@@ -26,20 +29,36 @@ SECOND = {"openvino-cpu": "onnxruntime-cpu", "onnxruntime-cpu": "openvino-cpu"}
 """The runtime that each CPU target is held to, where it runs the scheme; else ONNX Runtime without optimizations."""
 
 
-def measure(target: str, exported: ExportedModel, rows: Batch) -> Agreement:
+def first_rows(batches: Iterable[Batch], count: int = ROWS) -> dict[str, np.ndarray]:
+    """`count` rows of batches `{input: (n, ...)}` of equal sizes on every axis but the first; fewer where there are no more."""
+    alike: dict[tuple[tuple[int, ...], ...], list[Batch]] = {}
+    for batch in batches:
+        parts = alike.setdefault(tuple(array.shape[1:] for array in batch.values()), [])
+        parts.append(batch)
+        if _count(parts) >= count:
+            break
+    most = max(alike.values(), key=_count)
+    return {name: np.concatenate([part[name] for part in most])[:count] for name in most[0]}
+
+
+def _count(parts: list[Batch]) -> int:
+    return sum(len(next(iter(part.values()))) for part in parts)
+
+
+def measure(target: str, exported: ExportedModel, rows: Batch, bound_db: float = BOUND_DB) -> Agreement:
     """The engine of `target`, as it is deployed, against a second runtime on the same Q/DQ model and `rows` `{input: (n, ...)}`.
 
-    Raises ModelError where no Q/DQ model is the one that the engine was built from.
+    There is always a second: where no other target's runtime can run the scheme, ONNX Runtime without optimizations. Raises ModelError where
+    no Q/DQ model is the one that the engine was built from.
     """
     engine = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
-    scheme = _scheme(target, engine)
-    model = read_model(paths.QUANTIZED / scheme / "model.onnx")
+    quantized, model = _quantized(target, engine)
     second = SECOND.get(target)
-    if second is not None and (scheme not in engines.backend(second).SCHEMES[second] or engines.backend(second).unrunnable(second)):
+    if second is not None and (quantized.scheme not in engines.backend(second).SCHEMES[second] or engines.backend(second).unrunnable(second)):
         second = None
     other = (f"{second} as deployed", deployed(second, exported.inputs, exported.shapes)) if second else ("ONNX Runtime as written", as_written)
     batch = exported.shapes[str(exported.inputs[0].shape[0])]
-    return agree(model, engine.model_sha256, rows, batch, (f"{target} as deployed", _as_built(target, engine, exported)), other)
+    return agree(model, engine.model_sha256, rows, batch, (f"{target} as deployed", _as_built(target, engine, exported)), other, bound_db=bound_db)
 
 
 def journey(target: str, exported: ExportedModel, rows: Batch) -> Attribution:
@@ -48,24 +67,27 @@ def journey(target: str, exported: ExportedModel, rows: Batch) -> Attribution:
     The hops before, from torch, are in `exported.parity`. Raises as `measure`.
     """
     engine = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
-    quantized = read_model(paths.QUANTIZED / _scheme(target, engine) / "model.onnx")
+    quantized, model = _quantized(target, engine)
+    plain = read_model(paths.EXPORT / "model.onnx")
+    groups = groups_of(plain) if quantized.equalized_ranges_sha256 is not None else ()
     stations = (
-        Station("simplified", as_written, read_model(paths.EXPORT / "model.onnx")),
-        Station("qdq", as_written, quantized),
-        Station(target, _as_built(target, engine, exported), quantized, rewrites=True),
+        Station("simplified", as_written, plain),
+        Station("qdq", as_written, model, groups=groups),
+        Station(target, _as_built(target, engine, exported), model, rewrites=True),
     )
     return attribute(stations, rows, exported.shapes[str(exported.inputs[0].shape[0])])
 
 
-def _scheme(target: str, engine: Engine) -> str:
+def _quantized(target: str, engine: Engine) -> tuple[QuantizedModel, onnx.ModelProto]:
+    """The Q/DQ model that the engine was built from, and its record."""
     for scheme in engines.backend(target).SCHEMES[target]:
-        record = paths.QUANTIZED / scheme / "quantized.json"
-        if record.is_file() and QuantizedModel.load(record).onnx_sha256 == engine.model_sha256:
-            return scheme
+        record = paths.CHOSEN / scheme / "quantized.json"
+        if record.is_file() and (quantized := QuantizedModel.load(record)).onnx_sha256 == engine.model_sha256:
+            return quantized, read_model(paths.CHOSEN / scheme / "model.onnx")
     raise ModelError(
         "The engine was built from another Q/DQ model",
         where=str(paths.ENGINES / target / "int8"),
-        expected=f"one of {', '.join(engines.backend(target).SCHEMES[target])} in {paths.QUANTIZED}",
+        expected=f"one of {', '.join(engines.backend(target).SCHEMES[target])} in {paths.CHOSEN}",
         got=f"model {engine.model_sha256}",
         next=f"run `dvc repro build@{target}`",
     )

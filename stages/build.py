@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import engines
+from engines.caches import Store
+from engines.kept import build
 from pipeline.config import load_config
 from pipeline.digests import sha256_file
 from pipeline.errors import ModelError, TargetError
@@ -33,25 +35,26 @@ def run(target: str) -> str:
             expected=f"one of {', '.join(backend.SCHEMES[target])}",
             got=", ".join(config.quantize.schemes),
         )
-    quantized = QuantizedModel.load(paths.QUANTIZED / scheme / "quantized.json", next=f"run `dvc repro quantize@{scheme}`")
-    models = {"int8": paths.QUANTIZED / scheme / "model.onnx", "float32": paths.EXPORT / "model.onnx"}
+    again = f"run `dvc repro choose@{scheme}`"
+    quantized = QuantizedModel.load(paths.CHOSEN / scheme / "quantized.json", next=again)
+    models = {"int8": paths.CHOSEN / scheme / "model.onnx", "float32": paths.EXPORT / "model.onnx"}
     for path, wanted, found in (
         (models["int8"], quantized.onnx_sha256, sha256_file(models["int8"])),
         (models["float32"], exported.onnx_sha256, sha256_file(models["float32"])),
-        (paths.QUANTIZED / scheme / "quantized.json: float_sha256", exported.onnx_sha256, quantized.float_sha256),
+        (paths.CHOSEN / scheme / "quantized.json: the float model", exported.onnx_sha256, quantized.reference_sha256 or quantized.float_sha256),
     ):
         if wanted != found:
-            again = f"run `dvc repro quantize@{scheme}`"
             raise ModelError("A model is not the one its record names", where=str(path), expected=wanted, got=found, next=again)
-    built = {}
+    built, store, said = {}, Store(), {}
     with replacing_folder(paths.ENGINES / target) as folder:
         for precision, model in models.items():
             with bar(f"build@{target}: {precision}") as report:
-                built[precision] = backend.build(
+                built[precision], said[precision] = build(
                     model, folder / precision, target=target, precision=precision, inputs=exported.inputs, outputs=exported.outputs,
-                    shapes=exported.shapes, platform=platform, settings=config.targets[target].settings(), progress=report,
+                    shapes=exported.shapes, platform=platform, settings=config.targets[target].settings(), progress=report, store=store,
                 )  # fmt: skip
     megabytes = sum(file.bytes for file in built["int8"].files.values()) / 1e6
     census = built["int8"].census
     share = f"{census.int8_share:.1%} of multiply-accumulates in INT8" if census else "what it executes in is unknown until it runs"
-    return f"{target}: {megabytes:.2f} MB from {scheme} ({quantized.quantize_linear} Q), {share}"
+    cached = "; ".join(f"{precision} {found}" for precision, found in said.items())
+    return f"{target}: {megabytes:.2f} MB from {scheme} ({quantized.quantize_linear} Q), {share}; cache: {cached}"

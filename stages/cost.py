@@ -18,8 +18,8 @@ from pipeline.progress import bar, track
 from pipeline.records import ExportedModel, LeakCost
 from pipeline.tensors import Batch
 from stages import paths
-from stages.quantize import QUANTIZERS, methods
 from stages.rows import joined, role_arrays, role_batches, role_manifest
+from stages.schemes import QUANTIZERS, float_layers, methods
 
 
 def run() -> str:
@@ -43,7 +43,7 @@ def measure(config: Config) -> LeakCost:
         outputs = {name: _outputs(config, model, name, len(judging.rows)) for name, model in models.items()}
     return leak_cost.measure(
         outputs["float"], outputs[leak_cost.CLEAN], outputs[leak_cost.LEAKED], was_leaked,
-        classes=config.data.labels is not None, scheme=scheme, method=config.quantize.method, calibration_rows=count,
+        classes=config.data.labels is not None, scheme=scheme, method=config.quantize.methods[0], calibration_rows=count,
         preprocess_sha256=role_manifest(config, "validation").preprocess_sha256,
         calibration_root=merkle_root(chosen[leak_cost.CLEAN][1]), leaked_root=merkle_root(chosen[leak_cost.LEAKED][1]),
     )  # fmt: skip
@@ -63,14 +63,14 @@ def _calibrate(config: Config, exported: ExportedModel, scheme: str, role: str, 
             preprocess_sha256=manifest.preprocess_sha256,
             min_rows=1,
             batch_rows=config.quantize.batch_rows,
-            method=config.quantize.method,
+            method=config.quantize.methods[0],
             progress=report,
         )
     search, _ = role_arrays(config, "search")
     with bar(f"cost: quantize after {role} rows") as report:
         QUANTIZERS[scheme](
             paths.EXPORT / "model.onnx", exported, ranges, folder, search,
-            calibration=Calibration(lambda: _batches(config, role, digests), rows, methods(config)),
+            calibration=Calibration(lambda: _batches(config, role, digests), rows, methods(config)), float_layers=float_layers(config, paths.EXPORT),
             classes=config.data.labels is not None, progress=report,
         )  # fmt: skip
     return folder / "model.onnx"

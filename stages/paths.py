@@ -11,8 +11,11 @@ FIREWALL = Path("build/firewall")
 """What the roles share, and did not keep: findings with their rows side by side. Written also when they refuse."""
 COST = Path("build/firewall-cost.json")
 EXPORT = Path("build/export")
-RANGES = Path("build/ranges/ranges.json")
+RANGES = Path("build/ranges")
 QUANTIZED = Path("build/quantized")
+QAT = Path("build/qat")
+CHOSEN = Path("build/chosen")
+"""By scheme, the Q/DQ model that goes on: that of `quantize`, or the one with trained weights."""
 ENGINES = Path("build/engines")
 WARM = Path("build/warm")
 VALIDATE = Path("build/validate")
@@ -26,6 +29,11 @@ DEVELOPMENT_PUBLIC_KEY = RELEASE / "development.pub"
 """Beside the bundles, for the example only: a host gets its public key by another road."""
 PACKING = Path("build/.packing")
 """Staging of a bundle: beside build/release, so that nothing half-written is ever inside it."""
+
+
+def ranges(method: str) -> Path:
+    """The ranges that one method gives."""
+    return RANGES / f"{method}.json"
 
 
 def role(name: str) -> Path:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import engines
 from pipeline.config import load_config
-from pipeline.platforms import fingerprint
 from pipeline.records import Platform
 from stages import paths
 
 
 def run(target: str) -> str:
     load_config(paths.PARAMS)  # this stage runs on every `dvc repro`: a misspelt key is named before anything runs
-    backend = engines.backend(target)
-    path = paths.platform(target)
-    here = fingerprint(target, backend.platform_key(target), backend.unavailable(target), backend.unrunnable(target))
+    path, here = paths.platform(target), engines.platform_here(target)
     reason = here.unavailable or here.unrunnable
     if reason and path.exists() and (committed := Platform.load(path)).unavailable is committed.unrunnable is None:
         return f"{target}: not here ({reason}); the committed {path} of another machine is kept"

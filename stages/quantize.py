@@ -2,46 +2,85 @@
 
 from __future__ import annotations
 
-from calibration import cpu_scheme, tensorrt_scheme
+from collections.abc import Collection
+from pathlib import Path
+
+import engines
 from calibration.ranges import check_bound
-from calibration.rounding.methods import Calibration, Methods
+from calibration.rounding.methods import Calibration
+from calibration.search.budget import Budget
+from calibration.search.run import Deployment, quantize
+from calibration.variants import Job
+from engines.once import deployed
 from pipeline.config import Config, load_config
+from pipeline.platforms import machine_facts
 from pipeline.progress import bar
-from pipeline.records import ExportedModel, Ranges
+from pipeline.records import ExportedModel, QuantizedModel, Ranges
+from pipeline.search_records import SearchResult
 from stages import paths
 from stages.rows import role_arrays, role_batches, role_manifest
+from stages.schemes import RULES, float_layers, methods
 
-QUANTIZERS = {tensorrt_scheme.SCHEME: tensorrt_scheme.quantize, cpu_scheme.SCHEME: cpu_scheme.quantize}
+
+def budget(config: Config) -> Budget | None:
+    """What the search is held to; None where params.yaml asks for none."""
+    asked = config.quantize
+    return None if asked.max_drift is None else Budget(asked.max_drift, asked.max_slowdown, asked.search_seconds)
 
 
-def methods(config: Config) -> Methods:
-    """The switches of params.yaml that say how weights are fitted."""
-    return Methods(config.quantize.equalization, config.quantize.adaptation, config.quantize.rounding, config.quantize.bias_correction)
+def deployment(scheme: str, targets: Collection[str], schemes: Collection[str], exported: ExportedModel) -> Deployment:
+    """Those of `targets` that run here and would be built from `scheme`, each with its deployed options.
+
+    What a search measures on them is a choice and does not ship, so it is bound to this machine's facts in the search's own cache and to nothing in
+    dvc.yaml: another machine keeps the model that was chosen.
+    """
+    chosen = {}
+    facts = dict(machine_facts())
+    for target in targets:
+        backend = engines.backend(target)
+        if next((name for name in backend.SCHEMES[target] if name in schemes), None) == scheme and not backend.unrunnable(target):
+            chosen[target] = deployed(target, exported.inputs, exported.shapes)
+            facts |= {f"{target} {name}": value for name, value in backend.platform_key(target).items()}
+    return Deployment(chosen, facts)
 
 
 def run(scheme: str) -> str:
     config = load_config(paths.PARAMS)
-    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
-    ranges = Ranges.load(paths.RANGES, next="run `dvc repro ranges`")
+    return described(*quantized(config, scheme, paths.EXPORT, paths.RANGES, paths.QUANTIZED / scheme, f"quantize@{scheme}"))
+
+
+def quantized(
+    config: Config, scheme: str, source: Path, ranges: Path, folder: Path, title: str, *, reference: Path | None = None
+) -> tuple[QuantizedModel, SearchResult]:
+    """`folder` with the Q/DQ model of the export in `source`, from the records in `ranges`; judged on the search rows against it, or `reference`."""
+    exported = ExportedModel.load(source / "exported.json", next="run `dvc repro export`")
     roles = role_manifest(config, "calibration")
-    check_bound(ranges, exported, roles, method=config.quantize.method, batch_rows=config.quantize.batch_rows)
+    by_method = {method: Ranges.load(ranges / f"{method}.json", next="run `dvc repro ranges`") for method in config.quantize.methods}
+    for method, found in by_method.items():
+        check_bound(found, exported, roles, method=method, batch_rows=config.quantize.batch_rows)
     rows, _ = role_arrays(config, "search")
     calibration = Calibration(
         rows=lambda: (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows)),
         ids=roles.roles["calibration"].rows,
         methods=methods(config),
     )
-    with bar(f"quantize@{scheme}") as report:
-        classes = config.data.labels is not None
-        quantized = QUANTIZERS[scheme](
-            paths.EXPORT / "model.onnx", exported, ranges, paths.QUANTIZED / scheme, rows,
-            calibration=calibration, classes=classes, progress=report,
+    job = Job(source / "model.onnx", exported, next(iter(by_method.values())), rows, calibration, reference=reference)
+    with bar(title) as report:
+        return quantize(
+            RULES[scheme], job, by_method, folder, budget(config),
+            deployment(scheme, config.targets, config.quantize.schemes, exported),
+            float_layers=float_layers(config, source), classes=config.data.labels is not None, progress=report,
         )  # fmt: skip
-    decibels = "without limit" if quantized.search_sqnr_db is None else f"{quantized.search_sqnr_db:.1f} dB"
-    left = ", ".join(f"{node.node} ({node.reason})" for node in quantized.float_nodes) or "none"
-    rounded = ", ".join(f"{name} {'without limit' if db is None else f'{db:.1f} dB'}" for name, db in quantized.variants.items())
-    zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in quantized.zero_channels.items())
+
+
+def described(made: QuantizedModel, search: SearchResult) -> str:
+    """The result in one line."""
+    decibels = "without limit" if made.search_sqnr_db is None else f"{made.search_sqnr_db:.1f} dB"
+    left = "; ".join(made.left_in_float) or "none"
+    rounded = ", ".join(f"{name} {'without limit' if db is None else f'{db:.1f} dB'}" for name, db in made.variants.items())
+    zero = "".join(f"; {weight} has {len(channels)} all-zero channels" for weight, channels in made.zero_channels.items())
+    met = "" if search.met is None else f"; max_drift {search.max_drift:g} {'is' if search.met else 'is NOT'} met: {search.written.worst_drift:.2g}"
     return (
-        f"{scheme}: {quantized.quantize_linear} QuantizeLinear, {quantized.dequantize_linear} DequantizeLinear, "
-        f"SQNR {decibels} on {quantized.search_rows} search rows (weights {quantized.variant}; {rounded}); left in float: {left}{zero}"
+        f"{made.scheme}: {made.quantize_linear} QuantizeLinear, {made.dequantize_linear} DequantizeLinear, ranges by {search.method}, "
+        f"SQNR {decibels} on {made.search_rows} search rows (weights {made.variant}; {rounded}){met}; left in float: {left}{zero}"
     )

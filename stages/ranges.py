@@ -1,24 +1,45 @@
-"""Stage `ranges`: stream the calibration rows through the float model and keep each tensor's range."""
+"""Stage `ranges`: stream the calibration rows through the float model and keep each tensor's range, by each method that may be taken."""
 
 from __future__ import annotations
 
-from calibration.ranges import collect
-from pipeline.config import load_config
+from pathlib import Path
+
+from calibration.ranges import collect_each
+from pipeline.config import Config, load_config
+from pipeline.files import replacing_folder
 from pipeline.progress import bar
-from pipeline.records import ExportedModel
+from pipeline.records import ExportedModel, Ranges
 from stages import paths
 from stages.rows import role_batches, role_manifest
 
 
 def run() -> str:
     config = load_config(paths.PARAMS)
-    exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    found = calibrate(config, paths.EXPORT, "ranges: calibrate")
+    with replacing_folder(paths.RANGES) as folder:
+        save(found, folder)
+    for method, ranges in found.items():
+        for warning in ranges.warnings:
+            print(f"warning: {method}: {warning}")
+    first = next(iter(found.values()))
+    return f"{len(first.tensors)} tensors over {first.calibration_rows} rows, method {', '.join(found)}, {len(first.dead)} dead"
+
+
+def save(found: dict[str, Ranges], folder: Path) -> None:
+    """One record a method, by its name."""
+    for method, ranges in found.items():
+        ranges.save(folder / f"{method}.json")
+
+
+def calibrate(config: Config, folder: Path, title: str) -> dict[str, Ranges]:
+    """By method, the ranges of the float model that was exported to `folder`, over the calibration rows."""
+    exported = ExportedModel.load(folder / "exported.json", next="run `dvc repro export`")
     roles = role_manifest(config, "calibration")
     role = roles.roles["calibration"]
     batches = (batch for batch, _ in role_batches(config, "calibration", config.quantize.batch_rows))
-    with bar("ranges: calibrate") as report:
-        ranges = collect(
-            paths.EXPORT / "model.onnx",
+    with bar(title) as report:
+        return collect_each(
+            folder / "model.onnx",
             exported,
             batches,
             role.rows,
@@ -26,10 +47,6 @@ def run() -> str:
             preprocess_sha256=roles.preprocess_sha256,
             min_rows=config.quantize.min_rows,
             batch_rows=config.quantize.batch_rows,
-            method=config.quantize.method,
+            methods=config.quantize.methods,
             progress=report,
         )
-    ranges.save(paths.RANGES)
-    for warning in ranges.warnings:
-        print(f"warning: {warning}")
-    return f"{len(ranges.tensors)} tensors over {ranges.calibration_rows} rows, method {ranges.method}, {len(ranges.dead)} dead"

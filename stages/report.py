@@ -11,7 +11,7 @@ from pipeline.config import Config, load_config
 from pipeline.errors import QwarmError
 from pipeline.files import read_json, replacing_folder, write_json, write_text
 from pipeline.platforms import package_version
-from pipeline.records import Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
 from release import page, report
 from release.previous import since
 from release.provenance import TOOLS, code_sha256
@@ -25,7 +25,8 @@ def run() -> str:
     config = load_config(paths.PARAMS)
     found = evidences()
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
-    quantized = [QuantizedModel.load(paths.QUANTIZED / scheme / "quantized.json") for scheme in config.quantize.schemes]
+    quantized = [QuantizedModel.load(paths.CHOSEN / scheme / "quantized.json") for scheme in config.quantize.schemes]
+    choices = [Choice.load(paths.CHOSEN / scheme / "choice.json") for scheme in config.quantize.schemes]
     roles = Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")
     cost = LeakCost.load(paths.COST, next="run `dvc repro cost`")
     versions = {tool: package_version(tool) for tool in TOOLS}
@@ -47,7 +48,7 @@ def run() -> str:
         now=datetime.datetime.now(datetime.UTC),
         platforms=platforms,
     )
-    text = report.markdown(name, version, found, exported, quantized, roles, cost, platforms)
+    text = report.markdown(name, version, found, exported, quantized, roles, cost, choices, platforms)
     with replacing_folder(paths.REPORT) as folder:
         write_text(folder / "report.html", html)
         write_text(folder / "report.md", text)
@@ -69,7 +70,7 @@ def _inputs(config: Config, found: Sequence[Evidence]) -> page.Inputs | str:
 
 def _gains(scheme: str) -> dict[str, float]:
     """SQNR in dB that each layer alone in float gains, where a search measured it."""
-    path = paths.QUANTIZED / scheme / "search.json"
+    path = paths.CHOSEN / scheme / "search.json"
     if not path.is_file():
         return {}
     return {str(entry["name"]): float(entry["gain_db"]) for entry in read_json(path, "run `dvc repro`").get("sensitivities", [])}

@@ -12,6 +12,7 @@ from calibration.rows import arrays, batches, rows_of
 from calibration.sources import Source, open_source
 from pipeline.config import Config, SourceConfig
 from pipeline.errors import ConfigError, DataError
+from pipeline.padding import grow, named_sizes, paddable_axes
 from pipeline.records import Roles
 from pipeline.tensors import Batch
 from stages import paths
@@ -69,6 +70,24 @@ def role_columns(config: Config, role: str, names: Sequence[str]) -> dict[str, l
                 raise DataError("A slice needs one value a row", where=f"gates.slices: {name}", expected="a text or a number", got=got)
             found[name].append(str(row.raw[name].reshape(-1)[0]))
     return found
+
+
+def role_sample(config: Config, role: str, most: int) -> Batch:
+    """At most `most` rows of a role, drawn by content: those of the smallest digests, in source order. Memory holds them and one batch."""
+    manifest = role_manifest(config, role).roles[role]
+    if len(manifest.rows) <= most:
+        return role_arrays(config, role)[0]
+    kept = np.isin(manifest.digests, sorted(manifest.digests)[:most])
+    specs, done = config.model.input_specs(), 0
+    parts: list[Batch] = []
+    for batch, _ in role_batches(config, role, config.quantize.batch_rows):
+        size = len(next(iter(batch.values())))
+        if (here := kept[done : done + size]).any():
+            parts.append({name: array[here] for name, array in batch.items()})
+        done += size
+    longest = {axis: max(named_sizes(part, specs)[axis] for part in parts) for axis in paddable_axes(specs)}
+    grown = [grow(part, specs, longest) for part in parts]
+    return {name: np.concatenate([part[name] for part in grown]) for name in grown[0]}
 
 
 def joined(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Stage `validate@TARGET`: accuracy on rows nothing was chosen on, and latency in fresh processes. Judges nothing."""
+"""Stage `validate@TARGET`: accuracy on rows nothing was chosen on, a second runtime's answers, and latency in fresh processes. Judges nothing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,21 @@ from pipeline.arrays import read_arrays
 from pipeline.config import Config, load_config
 from pipeline.padding import cut
 from pipeline.progress import bar, track
-from pipeline.records import ColdStartReport, DriftReport, Engine, ExportedModel, Platform, Trial, Validation, WarmupPlan
+from pipeline.records import (
+    Agreement,
+    Attribution,
+    ColdStartReport,
+    DriftReport,
+    Engine,
+    ExportedModel,
+    Platform,
+    Trial,
+    Validation,
+    WarmupPlan,
+)  # fmt: skip
 from release import drift, gates, known_metrics
 from release.bindings import bindings
-from stages import paths
+from stages import agreement, paths
 from stages.hardware import not_measured, now
 from stages.rows import joined, role_batches, role_columns, role_manifest
 from warmup.coldstart import engine_command, measure
@@ -32,6 +43,7 @@ def run(target: str) -> str:
     roles = role_manifest(config, "validation")
     int8 = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
+    agreed, attributed = _second_opinion(config, target, plan, exported)
     bound_to = {**bindings(config, exported, roles, platform), "engine_sha256": int8.digest(), "plan_sha256": plan.digest()}
     with tempfile.TemporaryDirectory() as scratch:
         commands = _commands(config, target, plan, Path(scratch))
@@ -46,6 +58,8 @@ def run(target: str) -> str:
                 drift=report,
                 coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), now(), trials),
                 census=int8.census,
+                agreement=agreed,
+                attribution=attributed,
                 engine_bytes=sum(file.bytes for file in int8.files.values()),
             )
             done = sum(trial.variant == "warm" for trial in trials)
@@ -84,6 +98,20 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
         class_names=role_manifest(config, "validation").class_names,
         slices=role_columns(config, "validation", config.gates.slices),
     )
+
+
+def _second_opinion(config: Config, target: str, plan: WarmupPlan, exported: ExportedModel) -> tuple[Agreement, Attribution]:
+    """The same rows, padded as a host pads them, in a second runtime and at every station from the float graph to the engine."""
+    ladder = axis_rungs(plan)
+    batches = role_batches(config, "validation", max(rungs(plan)))
+    rows = agreement.first_rows(pad_to_plan(batch, exported.inputs, ladder)[0] for batch, _ in batches)
+    with bar(f"validate@{target}: {len(next(iter(rows.values())))} rows in two runtimes") as progress:
+        progress(0, 2, "agreement")
+        agreed = agreement.measure(target, exported, rows, config.gates.runtimes_agree_db)
+        progress(1, 2, "which hop loses what")
+        attributed = agreement.journey(target, exported, rows)
+        progress(2, 2, "")
+    return agreed, attributed
 
 
 def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> dict[str, list[str]]:

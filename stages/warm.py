@@ -33,6 +33,8 @@ def run(target: str) -> str:
         concurrency=config.warmup.concurrency,
         shapes=config.warmup.shapes,
         max_seconds=config.warmup.max_seconds,
+        retries=config.warmup.retries,
+        max_rss_mb=config.warmup.max_rss_mb,
         preprocess_sha256=role_manifest(config, "warmup").preprocess_sha256,
     )
     with replacing_folder(paths.WARM / target) as out:

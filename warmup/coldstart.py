@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import warmup
 from pipeline.errors import RecordError, TrialError
 from pipeline.records import Trial
+from pipeline.strict import Record
 
 STDERR_LINES = 15
+Printed = TypeVar("Printed", bound=Record)
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, note)`"""
 
@@ -50,18 +53,19 @@ def measure(commands: Mapping[str, list[str]], trials: int, progress: Progress |
     for number in range(trials):
         turn = number % len(names) if names else 0
         for name in names[turn:] + names[:turn]:
-            measured.append(_run(name, commands[name], environment, timeout_seconds))
+            started = ["--started", str(time.monotonic_ns())]
+            measured.append(fresh(name, [*commands[name], *started], Trial, environment, timeout_seconds))
             if progress is not None:
                 progress(len(measured), trials * len(names), name)
     return tuple(measured)
 
 
-def _run(variant: str, command: list[str], environment: dict[str, str], timeout_seconds: float) -> Trial:
+def fresh(variant: str, command: list[str], record: type[Printed], environment: dict[str, str], timeout_seconds: float = 300.0) -> Printed:
+    """What one new process printed last, as a `record`. Raises TrialError as `measure` does."""
     try:
         child = subprocess.run(
-            [*command, "--started", str(time.monotonic_ns())], env=environment, capture_output=True, text=True, errors="replace",
-            timeout=timeout_seconds, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout_seconds, check=False, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired as error:
         said = error.stderr.decode(errors="replace") if isinstance(error.stderr, bytes) else error.stderr or ""
         raise _died(variant, command, f"no answer in {timeout_seconds:g} s", said) from error
@@ -71,9 +75,9 @@ def _run(variant: str, command: list[str], environment: dict[str, str], timeout_
         code = child.returncode
         raise _died(variant, command, f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}", child.stderr)
     try:
-        return Trial.from_json(json.loads(child.stdout.strip().rpartition("\n")[2]), f"trial {variant}")
+        return record.from_json(json.loads(child.stdout.strip().rpartition("\n")[2]), f"{record.__name__.lower()} {variant}")
     except (ValueError, RecordError) as error:
-        raise _died(variant, command, f"not a trial: {child.stdout[-200:]!r} ({error})", child.stderr) from error
+        raise _died(variant, command, f"not a {record.__name__.lower()}: {child.stdout[-200:]!r} ({error})", child.stderr) from error
 
 
 def _died(variant: str, command: list[str], got: str, stderr: str) -> TrialError:
@@ -81,7 +85,7 @@ def _died(variant: str, command: list[str], got: str, stderr: str) -> TrialError
     return TrialError(
         f"A measuring process of the variant {variant} failed",
         where=" ".join(command),
-        expected="one trial as JSON on standard output",
+        expected="one record as JSON on standard output",
         got="\n".join([got, *(f"    {line}" for line in last)]),
-        next="run that command by hand with `--started 0` to see it fail alone",
+        next="run that command by hand to see it fail alone",
     )

@@ -17,7 +17,7 @@ from pipeline.tensors import Batch
 
 def ladder_plan(
     engine: Engine, rows: Batch, *, batches: Sequence[int], concurrency: Sequence[int], iterations: int, max_seconds: float, found_by: str,
-    preprocess_sha256: str, shapes: Mapping[str, Sequence[int]] | None = None,
+    preprocess_sha256: str, shapes: Mapping[str, Sequence[int]] | None = None, retries: int = 1, max_rss_mb: float | None = None,
 ) -> WarmupPlan:  # fmt: skip
     """Every batch size at every size of the other named axes with every thread count, the largest first, so that what is warmed last is what
     a first request most resembles.
@@ -55,6 +55,8 @@ def ladder_plan(
         environment={},
         max_seconds=float(max_seconds),
         found_by=found_by,
+        retries=retries,
+        max_rss_mb=max_rss_mb,
     )
 
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from engines.contract import Session
 from pipeline.digests import sha256_arrays
-from pipeline.errors import Refused, TrialError
+from pipeline.errors import QwarmError, Refused, TrialError
 from pipeline.padding import fit
 from pipeline.records import WarmupPlan, WarmupResult, WarmupStep
 from pipeline.tensors import Batch
+from warmup.memory import rss_mb
 from warmup.plan import batch_axis, expected_name, other_sizes
 
 TOLERANCE = 0.05
@@ -29,20 +30,52 @@ def run_plan(session: Session, plan: WarmupPlan, rows: Batch, expected: Batch | 
 
     `rows` are the warm-up arrays the plan was made for, `expected` the recorded output of each row run alone (`record`). Raises Refused when
     the plan is of another engine or other rows, or reaches fewer slots than `session` has, TrialError when it takes longer than
-    `plan.max_seconds`, an output is not finite, or one is further than `TOLERANCE` from what was recorded.
+    `plan.max_seconds` or more memory than `plan.max_rss_mb`, the runtime fails at a step more than `plan.retries` times, an output is not
+    finite, or one is further than `TOLERANCE` from what was recorded: a wrong answer is not asked for again.
     """
     _refuse_foreign(session, plan, rows)
     started = time.monotonic()
-    seconds = []
+    seconds: list[float] = []
+    retried: list[str] = []
     for number, step in enumerate(plan.steps, start=1):
         begun = time.monotonic()
         chosen = {name: array[list(step.rows)] for name, array in rows.items()}
         batch = fit(chosen, session.engine.inputs, step.sizes)
         threads = min(step.threads, session.concurrency)
         where = f"step {number} of {len(plan.steps)}: {_sizes(step)}, {threads} threads"
-        _Step(session, step, threads, batch, expected, where, plan.max_seconds, started + plan.max_seconds).run()
+        work = _Step(session, step, threads, batch, expected, where, plan.max_seconds, started + plan.max_seconds)
+        retried += _with_retries(work, plan.retries)
+        _within(plan, where)
         seconds.append(time.monotonic() - begun)
-    return WarmupResult(tuple(seconds), time.monotonic() - started)
+    return WarmupResult(tuple(seconds), time.monotonic() - started, tuple(retried))
+
+
+def _with_retries(work: _Step, retries: int) -> list[str]:
+    """Run a step, again where the runtime itself fails; what failed. What we judge (an output, the deadline) is final at once."""
+    failed: list[str] = []
+    while True:
+        try:
+            work.run()
+            return failed
+        except QwarmError:
+            raise
+        except Exception as error:  # a runtime's exceptions have no common base but Exception
+            failed.append(f"{work.where}: {type(error).__name__}: {error}")
+            if len(failed) > retries:
+                raise TrialError(
+                    "The runtime fails at a warm-up step", where=work.where, expected=f"success in {retries + 1} attempts",
+                    got="; ".join(failed), next="verify the bundle, then build on this platform; warmup.retries in params.yaml allows more attempts",
+                ) from error  # fmt: skip
+
+
+def _within(plan: WarmupPlan, where: str) -> None:
+    """Raise TrialError where the process holds more memory than the plan allows."""
+    held = rss_mb() if plan.max_rss_mb is not None else None
+    if held is not None and plan.max_rss_mb is not None and held > plan.max_rss_mb:
+        raise TrialError(
+            "The warm-up takes more memory than it may", where=where, expected=f"at most {plan.max_rss_mb:g} MB resident", got=f"{held:.0f} MB",
+            next="raise warmup.max_rss_mb in params.yaml, or warm smaller batches and fewer callers",
+        )  # fmt: skip
 
 
 def record(session: Session, rows: Batch, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray]:

@@ -15,7 +15,6 @@ import argparse  # noqa: E402  (the interpreter's own start ends above)
 import dataclasses  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
-import resource  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -33,6 +32,7 @@ from pipeline.records import Engine, Trial, WarmupPlan  # noqa: E402
 from pipeline.tensors import Batch  # noqa: E402
 from warmup.control import Control  # noqa: E402
 from warmup.elsewhere import Elsewhere  # noqa: E402
+from warmup.memory import peak_rss_mb  # noqa: E402
 from warmup.plan import axis_rungs, batch_axis, pad_to_plan  # noqa: E402
 from warmup.runner import run_plan  # noqa: E402
 
@@ -86,17 +86,6 @@ def _milliseconds(call: Callable[..., object], *arguments: object) -> float:
     begun = time.perf_counter_ns()
     call(*arguments)
     return (time.perf_counter_ns() - begun) / 1e6
-
-
-def peak_rss_mb() -> float:
-    """Peak resident memory of this process in MB (10^6 bytes). Linux's VmHWM: `getrusage` would count the parent's before exec."""
-    try:
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    except OSError:
-        pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def first_request(engine: Engine, rows: Batch) -> dict[str, np.ndarray]:

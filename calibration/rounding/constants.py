@@ -9,6 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     import onnx
 
+KINDS = {"value": None, "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+"""Attributes of a Constant that hold its value, and the type of those that are no tensor."""
 FOLDED = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
@@ -19,8 +21,9 @@ def constants_of(model: onnx.ModelProto) -> tuple[dict[str, np.ndarray], list[on
     values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     left = []
     for node in model.graph.node:
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            values[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
+        if node.op_type == "Constant" and node.attribute[0].name in KINDS:
+            kind, value = KINDS[node.attribute[0].name], onnx.helper.get_attribute_value(node.attribute[0])
+            values[node.output[0]] = onnx.numpy_helper.to_array(value) if kind is None else np.array(value, kind)
         elif node.op_type in FOLDED and values.keys() >= set(node.input):
             values[node.output[0]] = _folded(node, [values[name] for name in node.input])
         else:

@@ -15,8 +15,8 @@ from calibration.rounding.channels import Group, groups_of, scaled
 from calibration.rounding.methods import Calibration
 from calibration.rounding.replay import parts
 from calibration.runtime import session
-from pipeline.digests import sha256_bytes
 from pipeline.records import ExportedModel, Ranges
+from pipeline.side_files import save_model
 from pipeline.tensors import AxisRange, Batch
 
 if TYPE_CHECKING:
@@ -51,11 +51,9 @@ def equalized(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, 
     touched = {name for group in groups for name in group.tensors}
     sizes = _sizes(source, groups, (part for rows in calibration.batches() for part in parts(rows, batch)))
     model = scaled(source, [(group, _scale(group, sizes)) for group in groups])
-    content = model.SerializeToString(deterministic=True)
     with tempfile.TemporaryDirectory(prefix="qwarm-equalized-") as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(content)
-        own = dataclasses.replace(exported, onnx_sha256=sha256_bytes(content))
+        own = dataclasses.replace(exported, onnx_sha256=save_model(model, path))
         found = collect(
             path, own, calibration.rows(), calibration.ids, calibration_root=ranges.calibration_root,
             preprocess_sha256=ranges.preprocess_sha256, min_rows=1, batch_rows=ranges.batch_rows, method=ranges.method, only=touched,
@@ -75,7 +73,7 @@ def _sizes(source: onnx.ModelProto, groups: Iterable[Group], batches: Iterable[B
     model = type(source)()
     model.CopyFrom(source)
     model.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in axes)
-    runtime, names = session(model.SerializeToString(), optimize=False), list(axes)
+    runtime, names = session(model, optimize=False), list(axes)
     sizes: dict[str, np.ndarray] = {}
     for batch in batches:
         for name, value in zip(names, runtime.run(names, dict(batch)), strict=True):

@@ -45,6 +45,11 @@ class Moments:
         patch, wanted = self.patch / self.count, self.wanted / self.count
         return hessian - patch[:, :, None] * patch[:, None, :], cross - wanted[:, :, None] * patch[:, None, :]
 
+    @property
+    def power(self) -> np.ndarray:
+        """(G,) mean square of the patches."""
+        return np.einsum("gkk->g", self.hessian) / (self.count * self.hessian.shape[-1])
+
     def bias(self, weight: np.ndarray) -> np.ndarray:
         """The bias (G, rows) with which `weight` (G, rows, K) gives the wanted means."""
         return (self.wanted - np.einsum("grk,gk->gr", weight, self.patch)) / self.count

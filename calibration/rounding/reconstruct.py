@@ -129,7 +129,7 @@ def _rounded(
         scale = np.maximum(scale, largest * INT32_BIAS / layer.step)
     scale = scale.astype(np.float32).astype(np.float64)
     if methods.rounding == "compensated":
-        damped = hessian + damping(hessian, DAMPING)
+        damped = hessian + damping(hessian, moments.power, DAMPING)
         codes = solve.descended(solve.error_compensated(target, scale, damped), target, scale, damped, SWEEPS)
     else:
         codes = solve.nearest(target, scale)

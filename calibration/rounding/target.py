@@ -8,6 +8,7 @@ from calibration.rounding.moments import Moments
 
 STRENGTHS = (0.1, 1.0, 10.0)
 """How strongly the weights are held to the trained ones, in mean variances of an input."""
+NO_VARIANCE = 1e-3
 
 
 def adapted(weight: np.ndarray, halves: tuple[Moments, Moments], centred: bool) -> np.ndarray:
@@ -17,20 +18,21 @@ def adapted(weight: np.ndarray, halves: tuple[Moments, Moments], centred: bool) 
     A least-squares fit to few positions learns their noise, so the strength is the one that does best on the half of the rows that it was
     not fitted on; the trained weights stay where none does better than they.
     """
-    moments = [half.covariances(centred) for half in halves if half.count]
-    if len(moments) < 2:
+    if not all(half.count for half in halves):
         return weight
+    moments = [half.covariances(centred) for half in halves]
     trained = sum(_error(weight, *moment) for moment in moments)
-    errors = [sum(_error(_ridge(weight, *moments[i], strength), *moments[1 - i]) for i in (0, 1)) for strength in STRENGTHS]
+    errors = [sum(_error(_ridge(weight, *moments[i], halves[i].power, strength), *moments[1 - i]) for i in (0, 1)) for strength in STRENGTHS]
     best = int(np.argmin(errors))
     if errors[best] >= trained:
         return weight
-    return _ridge(weight, *(halves[0] + halves[1]).covariances(centred), STRENGTHS[best])
+    both = halves[0] + halves[1]
+    return _ridge(weight, *both.covariances(centred), both.power, STRENGTHS[best])
 
 
-def _ridge(weight: np.ndarray, hessian: np.ndarray, cross: np.ndarray, strength: float) -> np.ndarray:
+def _ridge(weight: np.ndarray, hessian: np.ndarray, cross: np.ndarray, power: np.ndarray, strength: float) -> np.ndarray:
     """argmin over V of E|wanted - V patch|² + strength · mean variance · |V - weight|²."""
-    held = damping(hessian, strength)
+    held = damping(hessian, power, strength)
     return np.linalg.solve(hessian + held, (cross + weight @ held).transpose(0, 2, 1)).transpose(0, 2, 1)
 
 
@@ -39,8 +41,11 @@ def _error(weight: np.ndarray, hessian: np.ndarray, cross: np.ndarray) -> float:
     return float(((weight @ hessian) * weight).sum() - 2 * (weight * cross).sum())
 
 
-def damping(hessian: np.ndarray, strength: float) -> np.ndarray:
-    """`strength` times the mean of each diagonal, as a diagonal matrix (G, K, K); never zero, so that what is added to can be inverted."""
+def damping(hessian: np.ndarray, power: np.ndarray, strength: float) -> np.ndarray:
+    """`strength` times the mean of each diagonal, as a diagonal matrix (G, K, K), so that what it is added to can be inverted.
+
+    Variances of less than `NO_VARIANCE` of the patches' `power` (G,), such as those of one position, count as so much: sums of float32 hold no less.
+    """
     size = hessian.shape[-1]
     mean = np.einsum("gkk->g", hessian) / size
-    return (strength * np.maximum(mean, np.finfo(np.float32).tiny))[:, None, None] * np.eye(size)
+    return (strength * np.maximum(mean, np.maximum(NO_VARIANCE * power, np.finfo(np.float32).tiny)))[:, None, None] * np.eye(size)

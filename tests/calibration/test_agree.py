@@ -12,9 +12,10 @@ import pytest
 
 from calibration.agree import BOUND_DB, agree, decibel, part
 from calibration.exposing import Run, as_written, by_default, cuts, expose, float_tensors, run_rows
-from calibration.hops import Station, attribute
+from calibration.hops import Station, attribute, unscaled
 from calibration.onnx_model import describe
 from calibration.parity import sqnr_db
+from calibration.rounding.channels import Group
 from calibration.runtime import run_session, session
 from engines.once import deployed
 from pipeline.errors import ModelError
@@ -134,6 +135,9 @@ def test_values_that_are_not_finite_on_one_side_never_agree() -> None:
     array = np.ones((2, 3), np.float32)
     broken = array.copy()
     broken[1, 1] = np.nan
+    masked = np.where(np.arange(3) == 2, np.finfo(np.float32).min, array)
+    assert decibel(masked, masked * np.float32(0.9)) == pytest.approx(20, abs=0.1)  # the mask drowns nothing
+    assert decibel(masked, array) == -999
     assert decibel(array, array) is None
     assert decibel(broken, broken) is None
     assert decibel(array, broken) == decibel(broken, array) == decibel(array, array[:1]) == -999
@@ -200,6 +204,21 @@ def test_a_broken_quantization_is_blamed_and_its_layer_named() -> None:
     assert record.blamed == "onnx -> qdq"
     assert record.parted_at is not None
     assert record.parted_at.node == "point1"
+
+
+def test_channels_at_other_scales_are_no_loss() -> None:
+    """What equalization does to a tensor is undone before it is compared: a group's own factors, and no more."""
+    random = np.random.default_rng(0)
+    scale = np.array([0.25, 1, 4, 1], np.float32)
+    wanted = {"a": random.standard_normal((2, 4, 5, 5)).astype(np.float32), "b": random.standard_normal((2, 7, 4)).astype(np.float32)}
+    got = {"a": wanted["a"] * scale[:, None, None], "b": wanted["b"] * scale}
+    group = Group({"real_a": 1, "b": 2}, 4, (), (), ())
+    level = unscaled(wanted, got, {"a": "real_a", "b": "b"}, [group])
+    for name, array in wanted.items():
+        np.testing.assert_allclose(level[name], array, rtol=1e-5)
+    assert unscaled(wanted, got, {"a": "real_a", "b": "b"}, [])["a"] is got["a"]
+    one = unscaled(wanted, {"a": got["a"], "b": wanted["b"] * 2}, {"a": "real_a", "b": "b"}, [group])
+    assert (decibel(wanted["b"], one["b"]) or 999) < 20  # the tensors do not have one factor
 
 
 def test_equal_stations_blame_nothing_and_one_is_refused() -> None:

@@ -140,7 +140,7 @@ def test_every_multiplication_runs_in_int8(tiny: Prepared, quantized: tuple[Path
 
 
 def test_a_process_with_modelopt_in_it_is_refused(tiny: Prepared, batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "modelopt", sys)
+    monkeypatch.setitem(sys.modules, "modelopt.onnx", sys)
     with pytest.raises(QuantizeError, match="patches ONNX Runtime"):
         quantize(*tiny, tmp_path / "out", batch)
     assert not (tmp_path / "out").exists()

@@ -11,9 +11,9 @@ from tiny_qdq import conv, rows
 
 from calibration.onnx_model import read_model
 from calibration.runtime import run_session, session
-from calibration.side_files import DIGEST, copy_model, describe_files, save_model, verify_files
 from pipeline.digests import sha256_file
 from pipeline.errors import ModelError, Refused
+from pipeline.side_files import DIGEST, copy_model, describe_files, save_model, verify_files
 
 LIMIT = 1000
 """Lowered from 2 GiB: the tiny model's weights pass it."""

@@ -14,10 +14,12 @@ from calibration.rounding.methods import Calibration, Methods
 from calibration.runtime import session
 from pipeline.digests import sha256_file
 from pipeline.records import AxisRange, ExportedModel, QuantizedModel, Ranges, TensorSpec
+from pipeline.side_files import MAX_INSIDE, save_model
 from pipeline.tensors import Batch
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
 EVERY = Methods()
+BATCH = AxisRange(1, 4, 8)
 
 
 def model_of(text: str, weights: dict[str, tuple[int, ...]], seed: int = 0) -> onnx.ModelProto:
@@ -68,11 +70,13 @@ class Prepared:
         return quantize(self.path, self.exported, self.ranges, folder, search, calibration=fitting, classes=False)
 
 
-def prepared(folder: Path, model: onnx.ModelProto, rows: Batch, method: str = "max", batch: AxisRange = AxisRange(1, 4, 8)) -> Prepared:  # noqa: B008
-    """Write `folder`/model.onnx and collect its ranges on `rows`; the first axis of every input is the batch."""
+def prepared(
+    folder: Path, model: onnx.ModelProto, rows: Batch, method: str = "max", batch: AxisRange = BATCH, limit: int = MAX_INSIDE
+) -> Prepared:  # fmt: skip
+    """Write `folder`/model.onnx, weights beyond `limit` beside it, and collect its ranges on `rows`; the first axis of every input is the batch."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
-    onnx.save(model, path)
+    save_model(model, path, limit)
     specs = {}
     for side, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
         specs[side] = tuple(

@@ -163,7 +163,7 @@ def test_the_shared_cases_of_a_zero_scale_and_of_nothing_quantized(shared_case: 
 
 def test_the_shared_case_of_swapped_weights(shared_case: Callable[[str], Path]) -> None:
     """Every file that a model refers to is hashed."""
-    from calibration.side_files import describe_files, verify_files
+    from pipeline.side_files import describe_files, verify_files
 
     folder = shared_case("external_data_swap")
     files = describe_files(folder / "good" / "model.onnx")

@@ -22,7 +22,22 @@ def qwarm(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]
 def test_help_lists_every_command() -> None:
     done = qwarm("--help")
     assert done.returncode == 0
-    for command in ("doctor", "stage", "gate", "lint", "compare", "quantize", "verify", "warm", "serve", "ready", "status"):
+    for command in (
+        "doctor",
+        "stage",
+        "gate",
+        "coldstart",
+        "lint",
+        "compare",
+        "quantize",
+        "build",
+        "cache",
+        "verify",
+        "warm",
+        "serve",
+        "ready",
+        "status",
+    ):
         assert f" {command} " in done.stdout
 
 

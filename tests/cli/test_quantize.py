@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -15,15 +16,18 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from calibration.onnx_model import read_model
-from calibration.side_files import save_model
+from calibration.rounding.methods import Methods
 from cli.app import app
 from cli.compare import compare_files
 from cli.lint import lint_file
 from cli.quantize import Asked, quantize_file
+from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, DataError, ModelError, QuantizeError, QwarmError, RangeError, Refused
+from pipeline.side_files import save_model
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
 CPU = Asked("cpu")
+NEAREST = Methods(equalization=False, adaptation=False, rounding="nearest", bias_correction=False)
 
 
 def weight(*shape: int, scale: float = 0.2) -> np.ndarray:
@@ -118,7 +122,8 @@ def test_constant_rows_are_refused_with_the_dead_tensors(tmp_path: Path) -> None
 def test_too_few_rows_are_refused_and_allowed_with_a_warning(tmp_path: Path) -> None:
     model, data = conv_net(tmp_path / "float.onnx"), rows(tmp_path / "rows.npz", x=images(1, 0.05))
     refused(tmp_path, model, data, RangeError, "(?s)too few.*at least 32.*--min-rows 1")
-    report = quantize_file(model, data, tmp_path / "int8.onnx", Asked("cpu", min_rows=1))
+    report = quantize_file(model, data, tmp_path / "int8.onnx", Asked("cpu", min_rows=1))  # one row: a fit to it has no variance to go by
+    assert report["sqnr_db"] > 20
     assert any("have not converged" in warning for warning in report["warnings"])
 
 
@@ -131,8 +136,9 @@ def test_an_outlier_pixel_is_named_and_does_not_set_the_range(tmp_path: Path) ->
     assert report["judged_rows"] == 63
     validation = rows(tmp_path / "validation.npz", x=images(256, seed=9))
     assert (compare_files(model, tmp_path / "int8.onnx", validation)[0].outputs["y"].sqnr_db or 99) > 25
-    refused(tmp_path, model, data, QuantizeError, r"(?s)too far from the float model.*10 dB.*row 20.*--method", Asked("cpu", method="max"))
-    loose = quantize_file(model, data, tmp_path / "int8.onnx", Asked("cpu", method="max", min_sqnr_db=-1))
+    far = Asked("cpu", method="max", methods=NEAREST)
+    refused(tmp_path, model, data, QuantizeError, r"(?s)too far from the float model.*10 dB.*row 20.*--method", far)
+    loose = quantize_file(model, data, tmp_path / "int8.onnx", dataclasses.replace(far, min_sqnr_db=-1))
     assert loose["sqnr_db"] < 5
 
 
@@ -171,14 +177,14 @@ def test_activations_beyond_float16_keep_float32_and_it_is_said(tmp_path: Path) 
     assert report["high_precision"] == "float32"
     assert set(report["beyond_float16"]) >= {"c"}
     assert report["sqnr_db"] > 30
-    assert "modelopt" not in sys.modules
+    assert "modelopt.onnx" not in sys.modules
     types = {tensor.data_type for tensor in onnx.load(tmp_path / "int8.onnx").graph.initializer}
     assert onnx.TensorProto.FLOAT16 not in types
     assert lint_file(tmp_path / "int8.onnx", "tensorrt", {}, run=False)["verdict"] == "PASS"
 
 
 def test_cpu_refuses_a_process_with_modelopt_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "modelopt", sys)
+    monkeypatch.setitem(sys.modules, "modelopt.onnx", sys)
     refused(tmp_path, conv_net(tmp_path / "float.onnx"), rows(tmp_path / "rows.npz", x=images(40)), QuantizeError, "patches ONNX Runtime")
 
 
@@ -277,3 +283,31 @@ def test_the_shared_cases_of_stale_ranges_and_of_a_fixed_batch(tmp_path: Path, s
     folder = shared_case("fixed_batch")
     error = refused(tmp_path, folder / "model.onnx", rows(tmp_path / "rows.npz", x=images(40)), ModelError, "does not follow")
     assert "Reshape_0 (Reshape)" in error.where
+
+
+def test_weights_are_fitted_as_in_the_pipeline_and_each_switch_is_heard(tmp_path: Path) -> None:
+    model, data = conv_net(tmp_path / "float.onnx"), rows(tmp_path / "rows.npz", x=images(64))
+    judges = rows(tmp_path / "judges.npz", x=images(64, seed=5))
+    options = ("--calibration", data, "--search", judges, "--scheme", "cpu", "--out", tmp_path / "int8.onnx", "--json")
+    fitted = json.loads(command(model, *options).stdout)
+    assert (fitted["weights"], set(fitted["sqnr_db_by_weights"])) == ("fitted", {"nearest", "fitted"})
+    assert fitted["sqnr_db"] == fitted["sqnr_db_by_weights"]["fitted"] > fitted["sqnr_db_by_weights"]["nearest"] + 1
+    off = ("--rounding", "nearest", "--no-equalization", "--no-adaptation", "--no-bias-correction")
+    plain = json.loads(command(model, *options, *off).stdout)
+    assert plain["sqnr_db_by_weights"] == {"nearest": fitted["sqnr_db_by_weights"]["nearest"]}
+    part = json.loads(command(model, *options, *off[:3]).stdout)
+    assert plain["sqnr_db"] < part["sqnr_db_by_weights"]["fitted"] != fitted["sqnr_db"]
+    with pytest.raises(ConfigError, match="compensated or nearest"):
+        quantize_file(model, data, tmp_path / "other.onnx", Asked("cpu", methods=Methods(rounding="up")))
+
+
+def test_weights_beyond_the_limit_lie_beside_the_model_under_its_name(tmp_path: Path) -> None:
+    """The limit is lowered from 2 GiB."""
+    model, data = conv_net(tmp_path / "float.onnx", channels=64), rows(tmp_path / "rows.npz", x=images(64))
+    (tmp_path / "out").mkdir()
+    report = quantize_file(model, data, tmp_path / "out" / "int8.onnx", CPU, limit=1000)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["int8.onnx", "int8.onnx.data"]
+    assert report["sha256"] == sha256_file(tmp_path / "out" / "int8.onnx")
+    assert lint_file(tmp_path / "out" / "int8.onnx", "cpu", {})["verdict"] == "PASS"
+    whole = quantize_file(model, data, tmp_path / "whole.onnx", CPU)
+    assert whole["sqnr_db"] == report["sqnr_db"]

@@ -22,6 +22,8 @@ import engines
 from engines.stored import read_engine
 from pipeline.digests import sha256_file, sha256_json
 from pipeline.errors import ConfigError, InputError, ModelError, RecordError, Refused, TargetError
+from pipeline.padding import cut
+from warmup.plan import pad_to_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -219,6 +221,38 @@ def test_census_counts_every_multiplying_node(built):
     assert {layer.precision for layer in float32.layers} == {"FP32"}
     assert int8.int8_share == pytest.approx(sum(layer.macs for layer in int8.layers if layer.precision == "INT8") / sum(macs.values()))
     assert int8.int8_share >= 0.9
+
+
+def test_census_says_why_a_node_is_in_float_and_what_only_converts(built):
+    if (int8 := built.engines["int8"].census) is None:
+        pytest.skip("nothing here can say what the engine executes in")
+    whys = {layer.name: layer.why for layer in int8.layers}
+    assert {whys["conv0"], whys["conv1"]} == {""}
+    assert "DequantizeLinear" in whys["head_gemm"]
+    assert all(layer.why for layer in built.engines["float32"].census.layers)
+    assert sum(int8.conversions.values()) >= 1  # the image becomes INT8 somewhere
+    assert all(count > 0 for count in int8.conversions.values())
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5])
+def test_a_batch_that_no_rung_holds_is_padded_and_cut_back(running, rows):
+    inputs = tiny_onnx.images(rows, seed=rows)
+    with engines.open_engine(running.folders["int8"]) as session:
+        padded, sizes = pad_to_plan(inputs, tiny_onnx.INPUTS, {"batch": (4, 8)})
+        assert len(padded["image"]) == (4 if rows < 5 else 8)
+        got = cut(session.run(padded), tiny_onnx.OUTPUTS, sizes)["logits"]
+        np.testing.assert_allclose(got, session.run(inputs)["logits"], atol=1e-5)
+    assert got.shape == (rows, 5)
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs"])
+def test_an_engine_whose_tensors_are_not_the_records_is_refused(running, tmp_path, kind):
+    folder = shutil.copytree(running.folders["int8"], tmp_path / "engine")
+    plain = json.loads((folder / "engine.json").read_text())
+    plain[kind][0]["name"] = "other"
+    (folder / "engine.json").write_text(json.dumps(plain))
+    with pytest.raises(TargetError, match=f"other {kind}"):
+        engines.open_engine(folder)
 
 
 def test_an_engine_that_cannot_run_here_says_why(built):

@@ -14,7 +14,7 @@ import tiny_onnx
 from onnx import helper, numpy_helper
 
 import engines
-from engines import ort
+from engines import ort, ort_census
 from pipeline.errors import ModelError, TargetError
 from pipeline.platforms import physical_cores
 from pipeline.records import TensorSpec
@@ -51,6 +51,28 @@ def test_weights_come_from_the_checked_bytes_and_from_no_path(ours, tmp_path, mo
     (tmp_path / ort.WEIGHTS).write_bytes(bytes(size))
     monkeypatch.chdir(tmp_path)
     with engines.open_engine(ours.folders["float32"]) as session:
+        np.testing.assert_array_equal(session.run(inputs)["logits"], wanted)
+
+
+def test_weights_are_mapped_from_a_copy_without_a_name(ours):
+    with engines.open_engine(ours.folders["float32"]) as session:
+        mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "qwarm-weights-" in line]
+        assert mapped
+        assert all(line.endswith("(deleted)") for line in mapped)
+        assert session.run(tiny_onnx.images(1))["logits"].shape == (1, 5)
+    assert not list(Path(ort.IN_MEMORY).glob("qwarm-weights-*"))
+
+
+def test_without_room_for_the_copy_the_bytes_themselves_are_handed_over(ours, monkeypatch):
+    inputs = tiny_onnx.images(3)
+    with engines.open_engine(ours.folders["int8"]) as session:
+        wanted = session.run(inputs)["logits"]
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ort, "copy_checked", full)
+    with engines.open_engine(ours.folders["int8"]) as session:
         np.testing.assert_array_equal(session.run(inputs)["logits"], wanted)
 
 
@@ -114,7 +136,7 @@ def test_names_of_optimized_nodes_are_led_back():
         "d/MatMulAddFusion": "d",
         "x_token_1": "x_token_1",
     }
-    assert {name: ort.original(name, known) for name in pairs} == pairs
+    assert {name: ort_census.original(name, known) for name in pairs} == pairs
 
 
 def test_float_weights_of_a_mixed_model_stay_float(ours, tmp_path):

@@ -102,13 +102,6 @@ def test_a_model_that_is_not_as_declared_is_refused(ours, tmp_path, changes, nam
     assert not (tmp_path / "engine").exists()
 
 
-def test_weights_in_a_side_file_are_refused(ours, tmp_path):
-    path = tmp_path / "side.onnx"
-    onnx.save(onnx.load(ours.models["float32"]), path, save_as_external_data=True, size_threshold=0)
-    with pytest.raises(ModelError, match="side files"):
-        ours.build(path, tmp_path / "engine", "float32")
-
-
 def test_the_f32_engine_is_f32_on_a_cpu_with_bf16(ours):
     inputs = tiny_onnx.images(8)
     with engines.open_engine(ours.folders["float32"]) as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -190,3 +191,27 @@ def test_version_is_the_projects() -> None:
     import tomllib
 
     assert fleet.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_a_target_that_cannot_be_made_hot_gives_way_to_the_next_that_fits(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified = verify(bundle, allow_unsigned=True)
+    good = verified.manifest.targets[0]
+    monkeypatch.setattr(host, "fitting", lambda _manifest, _target: [dataclasses.replace(good, target="first"), good])
+    run_plan, failures = host.run_plan, iter([TrialError("it stays cold"), None])
+
+    def failing_first(*arguments: Any) -> Any:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return run_plan(*arguments)
+
+    monkeypatch.setattr(host, "run_plan", failing_first)
+    with host.load(verified) as served:
+        assert served.target == good.target
+        assert served.fell_back == {"first": "it stays cold"}
+        assert served.infer({"image": rows_of(bundle)[:1]})["logits"].shape == (1, 3)
+    failures = iter([TrialError("cold"), TrialError("cold too")])
+    with pytest.raises(TrialError, match="cold too"):
+        host.load(verified)
+    failures = iter([Refused("not as signed")])
+    with pytest.raises(Refused):
+        host.load(verified)

@@ -10,8 +10,24 @@ import pytest
 from scipy import stats
 
 from pipeline.config import GatesConfig
-from pipeline.records import Census, CensusLayer, Check, ColdStartReport, DriftReport, Evidence, Trial, Validation, Verdict
+from pipeline.records import (
+    Agreement,
+    Attribution,
+    Census,
+    CensusLayer,
+    Check,
+    ColdStartReport,
+    DriftReport,
+    Evidence,
+    Parity,
+    Parting,
+    Trial,
+    Validation,
+    Verdict,
+)  # fmt: skip
 from release import gates, paired
+from release.agreement import loss_text
+from release.report import target_section
 
 LIMITS = GatesConfig(max_drop=0.01, first_request_over_p50=1.5, p99_over_p50=1.3, int8_share=0.9, int8_speedup=1.0)
 BOUND_TO = {"engine_sha256": "ab" * 32, "machine_id": "cd" * 32}
@@ -36,6 +52,21 @@ def census(share: float = 0.95) -> Census:
     return Census((CensusLayer("conv", "Convolution", "int8", 950), CensusLayer("fc", "MatMul", "f32", 50)), share)
 
 
+def agreement(decibels: float | None = 27.0, parted_at: Parting | None = None) -> Agreement:
+    agrees = decibels is None or decibels >= 20
+    return Agreement("34" * 32, "openvino-cpu as deployed", "onnxruntime-cpu as deployed", 64, {"logits": decibels}, 20.0, agrees, parted_at)
+
+
+def hop(name: str, decibels: float | None) -> Parity:
+    return Parity(name, {"rows": 64}, "logits", 0.1, 0.1, decibels)
+
+
+ATTRIBUTION = Attribution(
+    64, (hop("simplified -> qdq", 20.0), hop("qdq -> openvino-cpu", 30.0)), (hop("simplified -> openvino-cpu", 19.5),), "simplified -> qdq",
+    Parting("deep", "Conv", "y", 21.0, 35.0),
+)  # fmt: skip
+
+
 def validation(
     trials: int = 15,
     *,
@@ -45,6 +76,7 @@ def validation(
     control: Sequence[Sequence[float]] = (STEADY,),
     rows: DriftReport | None = None,
     share: float = 0.95,
+    agreed: Agreement | None = None,
 ) -> Validation:
     """Interleaved rounds of cold, warm and float; each sequence is cycled over the rounds of `warm` (`float` takes 2 ms)."""
     found = []
@@ -55,7 +87,7 @@ def validation(
         )
         found.append(process("float", 1.2, 2.0, 1.1))
     report = ColdStartReport("openvino-cpu", "cd" * 32, "12" * 32, "2026-12-01T00:00:00+00:00", tuple(found))
-    return Validation("openvino-cpu", BOUND_TO, rows or drift(), report, census(share), 2_500_000)
+    return Validation("openvino-cpu", BOUND_TO, rows or drift(), report, census(share), 2_500_000, agreed or agreement(), ATTRIBUTION)
 
 
 def judged(measured: Validation, limits: GatesConfig = LIMITS, *, required: bool = True, undecided: gates.Undecided = "leave-out") -> Evidence:
@@ -73,8 +105,9 @@ def check(evidence: Evidence, name: str) -> Check:
 def test_a_good_build_ships_with_every_figure() -> None:
     evidence = judged(validation())
     assert (evidence.verdict, evidence.ships, evidence.refuses) == (Verdict.PASS, True, False)
-    assert evidence.reason == "ships: all 5 checks passed"
-    assert [found.name for found in evidence.checks] == ["accuracy_drop", "int8_share", "int8_speedup", "first_request_over_p50", "p99_over_p50"]
+    assert evidence.reason == "ships: all 6 checks passed"
+    names = ["accuracy_drop", "int8_share", "runtimes_agree", "int8_speedup", "first_request_over_p50", "p99_over_p50"]
+    assert [found.name for found in evidence.checks] == names
     assert {found.verdict for found in evidence.checks} == {Verdict.PASS}
     assert evidence.bound_to == BOUND_TO
     assert evidence.machine == {"cpu": "x"}
@@ -157,7 +190,7 @@ def test_the_latency_interval_is_the_second_to_the_fourteenth_of_fifteen() -> No
 
 def test_ten_processes_are_the_fewest_that_bound_anything() -> None:
     few = judged(validation(9))
-    for found in few.checks[2:]:
+    for found in few.checks[3:]:
         assert (found.verdict, found.interval, found.excused) == (Verdict.UNDECIDED, None, False)
         assert found.decide == "1 more fresh processes a variant"
     assert few.refuses
@@ -229,7 +262,7 @@ def test_a_variant_that_never_ran_is_not_measured() -> None:
     whole = validation()
     trials = tuple(trial for trial in whole.coldstart.trials if trial.variant == "cold")
     evidence = judged(dataclasses.replace(whole, coldstart=dataclasses.replace(whole.coldstart, trials=trials)), required=False)
-    assert [found.verdict for found in evidence.checks[2:]] == [Verdict.NOT_MEASURED] * 3
+    assert [found.verdict for found in evidence.checks[3:]] == [Verdict.NOT_MEASURED] * 3
     assert (evidence.verdict, evidence.ships, evidence.refuses) == (Verdict.NOT_MEASURED, False, False)
     assert "warm_first_over_p50" not in evidence.figures
 
@@ -319,3 +352,23 @@ def test_a_busy_machine_excuses_what_is_undecided_and_nothing_else(first: list[f
     assert (check.verdict, check.excused) == (verdict, excused)
     assert ("50 % of the processors" in check.evidence) == excused
     assert evidence.ships == (verdict is Verdict.PASS or excused)
+
+
+def test_runtimes_that_do_not_agree_refuse_the_release_and_the_node_is_named() -> None:
+    parted = Parting("deep3", "Conv", "deep3_y", 9.0, 31.0)
+    evidence = judged(validation(agreed=agreement(9.1, parted)))
+    found = check(evidence, "runtimes_agree")
+    assert (evidence.verdict, evidence.ships, evidence.refuses, found.verdict) == (Verdict.FAIL, False, True, Verdict.FAIL)
+    assert "deep3 (Conv)" in found.evidence
+    assert "runtimes_agree is FAIL, 9.1 dB where at least 20.0 dB is allowed" in evidence.reason
+    assert check(judged(validation(agreed=agreement(None))), "runtimes_agree").verdict is Verdict.PASS
+
+
+def test_the_report_says_which_hop_and_which_node_lost_most() -> None:
+    evidence = judged(validation())
+    assert evidence.attribution == ATTRIBUTION
+    text = "\n".join(target_section(evidence))
+    sentence = "From simplified to openvino-cpu: 19.5 dB on 64 rows; 91% of the error power arises in simplified -> qdq, most at deep (Conv: 35.0 dB"
+    assert sentence in text
+    nothing = Attribution(64, (hop("simplified -> qdq", None),), (hop("simplified -> qdq", None),), None, None)
+    assert loss_text(nothing) == "Nothing is lost from simplified to qdq on 64 rows."

@@ -9,11 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
+from engines import ort
 from engines.once import build_once
 from pipeline.digests import sha256_bytes
 from pipeline.errors import ModelError
-from pipeline.records import AxisRange, ExportedModel, QuantizedModel, TensorSpec
+from pipeline.records import AxisRange, Engine, ExportedModel, QuantizedModel, TensorSpec
 from pipeline.verdicts import Verdict
+from release import gates
 from release.agreement import agreement_check
 from stages import agreement, paths
 
@@ -38,11 +40,37 @@ def network(factor: float = 1.0) -> bytes:
     return model.SerializeToString()
 
 
-def project(root: Path, target: str, built: bytes, scheme: str = "cpu") -> ExportedModel:
-    """A tree as the stages leave it: the right Q/DQ model, and an engine whose record names it, built from `built`."""
-    folder = root / paths.QUANTIZED / scheme
+def mixed() -> bytes:
+    """x -> Q/DQ -> depthwise Conv in float -> Clip -> Q/DQ -> Conv -> Q/DQ -> y. One channel's weights are a hundred times the others'."""
+    text = """<ir_version: 10, opset_import: ["" : 20]> g (float[batch, 8, 6, 6] x) => (float[batch, 8, 6, 6] y) {
+      [q0] a = QuantizeLinear(x, s, m) [d0] b = DequantizeLinear(a, s, m)
+      [deep] c = Conv <group = 8, pads = [1, 1, 1, 1]> (b, v) [clip] d = Clip(c, low, high)
+      [q1] e = QuantizeLinear(d, s, m) [d1] f = DequantizeLinear(e, s, m)
+      [w1] w = DequantizeLinear <axis = 0> (c1, us, wz) [point] g = Conv(f, w)
+      [q2] h = QuantizeLinear(g, t, m) [d2] y = DequantizeLinear(h, t, m) }"""
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    deep, codes = random.standard_normal((8, 1, 3, 3)).astype(np.float32) / 3, random.integers(-60, 60, (8, 8, 1, 1)).astype(np.int8)
+    deep[0] *= 100
+    codes[:, 0] //= 60
+    stored: dict[str, Any] = {"s": np.float32(1 / 40), "t": np.float32(1 / 60), "m": np.uint8(128)}
+    stored |= {
+        "low": np.float32(-3.2),
+        "high": np.float32(3.175),
+        "v": deep,
+        "c1": codes,
+        "us": np.full(8, 0.01, np.float32),
+        "wz": np.zeros(8, np.int8),
+    }
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items())
+    return model.SerializeToString()
+
+
+def project(root: Path, target: str, built: bytes, scheme: str = "cpu", content: bytes = b"") -> ExportedModel:
+    """A tree as the stages leave it: the right Q/DQ model (`content`), and an engine whose record names it, built from `built`."""
+    folder = root / paths.CHOSEN / scheme
     folder.mkdir(parents=True)
-    content = network()
+    content = content or network()
     (folder / "model.onnx").write_bytes(content)
     QuantizedModel(scheme, sha256_bytes(content), "", "", "", 3, 5, (), (), 0, None, None, {}).save(folder / "quantized.json")
     work = root / paths.ENGINES / target / "int8"
@@ -88,6 +116,34 @@ def test_an_engine_that_computes_something_else_fails(tmp_path: Path, monkeypatc
     assert check.decide
 
 
+@pytest.mark.parametrize("turned_off", [True, False])
+def test_a_pass_that_wrecks_a_mixed_precision_model_is_rejected_unless_turned_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turned_off: bool
+) -> None:
+    """ONNX Runtime's WeightBiasQuantization gives the float depthwise weights one scale: our sessions turn it off, and say so in the recipe."""
+    assert "WeightBiasQuantization" in ort.DISABLED["int8"]
+    if not turned_off:
+        monkeypatch.setitem(ort.DISABLED, "int8", [name for name in ort.DISABLED["int8"] if name != "WeightBiasQuantization"])
+    exported = project(tmp_path, "onnxruntime-cpu", mixed(), content=mixed())
+    monkeypatch.chdir(tmp_path)
+    check = agreement_check(agreement.measure("onnxruntime-cpu", exported, ROWS))
+    recipe = Engine.load(paths.ENGINES / "onnxruntime-cpu" / "int8" / "engine.json").recipe
+    assert ("WeightBiasQuantization" in recipe["settings"]["disabled_optimizers"]) == turned_off
+    if turned_off:
+        assert check.verdict is Verdict.PASS
+    else:
+        ships, refuses, reason = gates.outcome((check,), required=True, undecided="leave-out")
+        assert (check.verdict, ships, refuses) == (Verdict.FAIL, False, True)
+        assert "they part at deep (Conv)" in check.evidence
+        assert "runtimes_agree is FAIL" in reason
+
+
+def test_rows_of_one_size_are_taken_from_batches() -> None:
+    batches = [{"ids": np.full((4, size), place)} for place, size in enumerate((16, 32, 16, 32, 32))]
+    assert agreement.first_rows(batches, 6)["ids"].tolist() == [[0] * 16] * 4 + [[2] * 16] * 2
+    assert agreement.first_rows(batches)["ids"].shape == (12, 32)
+
+
 def test_a_broken_runtime_fails_and_names_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A double for a runtime that breaks the graph: the second convolution is wrong also when it is looked into."""
     exported = project(tmp_path, "openvino-cpu", network(factor=1.5))
@@ -112,7 +168,7 @@ def test_a_broken_runtime_fails_and_names_its_node(tmp_path: Path, monkeypatch: 
 def test_an_engine_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported = project(tmp_path, "openvino-cpu", network())
     monkeypatch.chdir(tmp_path)
-    (paths.QUANTIZED / "cpu" / "quantized.json").unlink()
+    (paths.CHOSEN / "cpu" / "quantized.json").unlink()
     with pytest.raises(ModelError, match="another Q/DQ model"):
         agreement.measure("openvino-cpu", exported, ROWS)
 

@@ -11,7 +11,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 FROM_WARM = {"warm", "validate", "gate", "report", "release"}
 FROM_BUILD = FROM_WARM | {"build"}
-FROM_RANGES = FROM_BUILD | {"ranges", "quantize", "cost"}
+FROM_RANGES = FROM_BUILD | {"ranges", "quantize", "qat", "choose", "cost"}
 
 
 def entries() -> dict[str, dict[str, Any]]:
@@ -90,6 +90,8 @@ def test_another_number_of_calibration_rows_neither_trains_nor_exports() -> None
         ("export", ["warmup"]),
         ("ranges", ["calibration"]),
         ("quantize", ["calibration", "search"]),  # calibration: only to hold the ranges to the rows they must come from
+        ("qat", ["train", "calibration", "search"]),
+        ("choose", ["calibration", "search"]),
         ("cost", ["calibration", "search", "validation"]),  # it says what a leak of validation rows would do, and chooses nothing
         ("warm", ["warmup"]),
         ("validate", ["validation"]),

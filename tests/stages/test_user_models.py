@@ -6,6 +6,7 @@ Fewer rows and trials than the starters have; the limits that a small sample can
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,25 @@ import fleet
 from cli.init import init
 from cli.stage import stage
 from pipeline.errors import DataError, InputError
-from pipeline.records import DriftReport, Engine, Evidence, Interval, Validation, Verdict, WarmupPlan
+from pipeline.records import (
+    Choice,
+    DriftReport,
+    Engine,
+    Evidence,
+    ExportedModel,
+    Interval,
+    QuantizedModel,
+    Training,
+    Validation,
+    Verdict,
+    WarmupPlan,
+)
+from release.agreement import loss_text
 from warmup.plan import axis_rungs
 
 TARGET = "openvino-cpu"
-CHAIN = ("data", "roles", "model", "export", "ranges", "quantize tensorrt", "cost", f"platform {TARGET}", f"build {TARGET}", f"warm {TARGET}",
-         f"validate {TARGET}", f"gate {TARGET}", "report", "release", "summary")  # fmt: skip
+CHAIN = ("data", "roles", "model", "export", "ranges", "quantize tensorrt", "qat", "choose tensorrt", "cost", f"platform {TARGET}",
+         f"build {TARGET}", f"warm {TARGET}", f"validate {TARGET}", f"gate {TARGET}", "report", "release", "summary")  # fmt: skip
 KEY = "build/release/development.pub"
 LOCK = "schema: '2.0'\nstages: {}\n"
 """Stands in for what `dvc repro` writes: here no DVC runs, and the manifest then names no upstream entries."""
@@ -41,6 +55,8 @@ def shrink(folder: Path, kind: str) -> None:
     params["gates"] |= {"trials": 5, "max_trials": 5, "requests": 20, "max_drop": 0.2}
     if kind == "text":
         params["gates"]["min_reference"] = 0.5
+    else:
+        params["quantize"] |= {"qat": "always", "training": {"epochs": 2, "rows": 150}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
 
 
@@ -56,6 +72,7 @@ def released(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     (folder / "build" / "data").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("QWARM_CACHE", str(folder / "cache"))
         for command in CHAIN:
             stage(*command.split())
         yield folder
@@ -66,12 +83,31 @@ class TestTransformer:
     def test_it_is_released_with_int8_and_a_passed_gate(self, released: Path) -> None:
         evidence = Evidence.load(released / f"evidence/{TARGET}.json")
         assert evidence.verdict is Verdict.PASS
-        assert evidence.figures["int8_share"] > 0.5
+        assert evidence.figures["int8_share"] > 0.9
         assert (released / "build/release/text-0.1.0/manifest.json").is_file()
         report = Validation.load(released / f"build/validate/{TARGET}.json").drift
         assert (report.metric, report.interval) == ("top1", None)
         assert report.lost is not None
         assert report.agreement is not None
+
+    def test_products_are_in_int8_and_what_stays_in_float_says_why(self, released: Path) -> None:
+        quantized = QuantizedModel.load(released / "build/quantized/tensorrt/quantized.json")
+        layers = {f"layers.{index}.{name}.MatMul" for index in (0, 1) for name in ("query", "key", "value", "out", "up", "down")}
+        assert layers | {"layers.0.MatMul", "layers.0.MatMul_2"} <= set(quantized.quantized_nodes)  # of attention: activation by activation
+        kept = Counter(node.operator for node in quantized.float_nodes)
+        assert kept == {"Gemm": 1, "LayerNormalization": 5, "Softmax": 2, "Gelu": 2, "Gather": 2}
+        assert len(quantized.left_in_float) == 5
+        report = (released / "build/report/report.md").read_text()
+        assert all(f"- left in float: {line}" in report for line in quantized.left_in_float)
+
+    def test_two_runtimes_agree_and_the_report_says_where_the_loss_arises(self, released: Path) -> None:
+        measured = Validation.load(released / f"build/validate/{TARGET}.json")
+        assert measured.agreement.second == "ONNX Runtime as written"  # no other runtime here runs this scheme
+        assert measured.agreement.rows >= 32
+        checks = {check.name: check for check in Evidence.load(released / f"evidence/{TARGET}.json").checks}
+        assert checks["runtimes_agree"].verdict is Verdict.PASS
+        assert [hop.hop for hop in measured.attribution.hops] == ["simplified -> qdq", f"qdq -> {TARGET}"]
+        assert loss_text(measured.attribution) in (released / "build/report/report.md").read_text()
 
     def test_every_rung_of_both_axes_is_warmed_and_recorded(self, released: Path) -> None:
         plan = WarmupPlan.load(released / f"build/warm/{TARGET}/plan.json")
@@ -136,6 +172,21 @@ class TestArrays:
         text = (released / "build/report/report.md").read_text()
         assert "metric_drop" in text
         assert "accuracy" not in text.partition("## Data roles")[0].replace("accuracy_drop", "")
+
+    def test_weights_were_trained_without_labels_and_competed_against_the_float_model(self, released: Path) -> None:
+        training = Training.load(released / "build/qat/training.json")
+        assert (training.ran, training.scheme, training.rows, len(training.epochs)) == (True, "tensorrt", 150, 2)
+        assert set(training.bound_to) >= {"train_root", "calibration_root", "search_root", "model_sha256"}
+        exported = [ExportedModel.load(released / f"build/{folder}/exported.json") for folder in ("export", "qat/export")]
+        assert exported[1].checkpoint_sha256 == training.checkpoint_sha256 != exported[0].checkpoint_sha256
+        choice = Choice.load(released / "build/chosen/tensorrt/choice.json")
+        quantized = QuantizedModel.load(released / "build/chosen/tensorrt/quantized.json")
+        assert set(choice.candidates) == {"ptq", "qat"}
+        assert choice.candidates[choice.chosen].onnx_sha256 == quantized.onnx_sha256
+        assert choice.candidates["ptq"].onnx_sha256 == QuantizedModel.load(released / "build/quantized/tensorrt/quantized.json").onnx_sha256
+        assert (quantized.reference_sha256 or quantized.float_sha256) == exported[0].onnx_sha256
+        assert "chosen: " in (released / "build/report/report.md").read_text()
+        assert not list(released.glob("cache/qat/*"))  # nothing is left of a training that has ended
 
     def test_a_host_answers_with_both_outputs_and_no_labels(self, released: Path, tmp_path: Path) -> None:
         with fleet.open(released / "build/release/arrays-0.1.0", state=tmp_path, key=KEY) as served:

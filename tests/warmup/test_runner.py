@@ -116,7 +116,49 @@ def test_an_error_in_one_thread_is_what_is_raised(warmable):
         return RecordingSession._infer(session, slot, inputs)
 
     session._infer = fail
-    with pytest.raises(ValueError, match="the runtime broke"):
+    with pytest.raises(TrialError, match="ValueError: the runtime broke"):
         run_plan(session, warmable.plan(), warmable.rows)
     session._infer = RecordingSession._infer.__get__(session)
     run_plan(session, warmable.plan(), warmable.rows)
+
+
+class FailingSession(RecordingSession):
+    """The double, whose slot 1 raises what a runtime raises in its first `failures` runs: one an attempt."""
+
+    def __init__(self, engine, failures):
+        super().__init__(engine, 2)
+        self.failures = failures
+
+    def _infer(self, slot, inputs):
+        if slot == 1 and self.failures:
+            self.failures -= 1
+            raise RuntimeError("out of resources")
+        return super()._infer(slot, inputs)
+
+
+def test_a_fault_of_the_runtime_is_tried_again_and_told(warmable):
+    plan = warmable.plan(concurrency=[1, 2], retries=1)
+    result = run_plan(FailingSession(warmable.engine, 1), plan, warmable.rows)
+    assert len(result.retried) == 1
+    assert "step 1" in result.retried[0]
+    assert "out of resources" in result.retried[0]
+    with pytest.raises(TrialError, match=r"fails at a warm-up step(?s:.)*2 attempts"):
+        run_plan(FailingSession(warmable.engine, 2), plan, warmable.rows)
+    with pytest.raises(TrialError, match="1 attempts"):
+        run_plan(FailingSession(warmable.engine, 1), warmable.plan(concurrency=[1, 2], retries=0), warmable.rows)
+
+
+def test_a_wrong_answer_is_not_asked_for_again(warmable, expected):
+    session, asked = RecordingSession(warmable.engine, 2), []
+    session._infer = lambda slot, inputs: asked.append(slot) or RecordingSession._infer(session, slot, inputs)
+    with pytest.raises(TrialError, match="not what was recorded"):
+        run_plan(session, warmable.plan(iterations=1, batches=[1], retries=3), warmable.rows, expected)
+    assert len(asked) <= 2, "once a thread of the first step"
+
+
+def test_a_memory_ceiling_ends_the_warm_up(warmable):
+    session = RecordingSession(warmable.engine, 2)
+    with pytest.raises(TrialError, match=r"more memory than it may(?s:.)*at most 1 MB"):
+        run_plan(session, warmable.plan(max_rss_mb=1.0), warmable.rows)
+    assert session.seen == {(slot, rows) for slot, rows in session.seen if rows == 8}, "after the first step, which is the largest"
+    assert run_plan(session, warmable.plan(max_rss_mb=1e6), warmable.rows).retried == ()

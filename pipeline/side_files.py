@@ -90,14 +90,22 @@ def verify_files(path: Path, files: Mapping[str, File]) -> None:
             raise _changed(plain, f"sha256 {wanted.sha256}", f"sha256 {digest}")
 
 
-def verify_side_files(path: Path, model: onnx.ModelProto) -> bool:
-    """Whether the model has side files; each that its metadata names must have that sha256. Raises Refused naming the file."""
+def verify_side_files(path: Path, model: onnx.ModelProto, *, all_recorded: bool = False) -> bool:
+    """Whether the model has side files; each that its metadata names must have that sha256, and with `all_recorded` it must name each.
+
+    Raises Refused naming the file.
+    """
     recorded = {entry.key.removeprefix(DIGEST): entry.value for entry in model.metadata_props if entry.key.startswith(DIGEST)}
     names = locations(model)
     for name in names:
         plain = _plain(path, name)
         if name in recorded and (digest := sha256_file(plain)) != recorded[name]:
             raise _changed(plain, f"sha256 {recorded[name]}", f"sha256 {digest}")
+        if all_recorded and name not in recorded:
+            raise Refused(
+                "A side file is not bound to its model", where=str(plain), expected=f"its sha256 in {path.name}, as metadata {DIGEST}{name}",
+                got="no digest", next="write the model with `qwarm quantize` or `qwarm stage export`",
+            )  # fmt: skip
     return bool(names)
 
 
