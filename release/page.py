@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
 from release import charts, compatibility
+from release.agreement import loss_text
 from release.changes import Change
 from release.data_report import data_section
 from release.report import headline
@@ -35,6 +36,7 @@ def render(
     made_from: Mapping[str, str],
     now: datetime.datetime,
     platforms: Mapping[str, Platform] | None = None,
+    choices: Sequence[Choice] = (),
 ) -> str:
     """The page's text. `searches`: by scheme, SQNR gained by each layer alone in float; `inputs`: the rows, or why they cannot be shown.
 
@@ -51,7 +53,10 @@ def render(
         state="refused" if refused else "partly" if any(not evidence.ships for evidence in evidences) else "ships",
         targets=[_target(evidence, inputs, now) for evidence in evidences],
         waived=[(evidence.target, check.name, check.waived) for evidence in evidences for check in evidence.checks if check.waived],
-        schemes=[_scheme(model, searches.get(model.scheme)) for model in quantized],
+        schemes=[
+            {**_scheme(model, searches.get(model.scheme)), "choices": [choice for choice in choices if choice.scheme == model.scheme]}
+            for model in quantized
+        ],
         data=_html("\n".join(data_section(roles, cost))),
         model=exported,
         parity=exported.parity,
@@ -82,6 +87,7 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         "machine": evidence.machine,
         "measured": measured.strftime("%Y-%m-%d %H:%M"),
         "age": age(now - measured),
+        "loss": loss_text(evidence.attribution) if evidence.attribution else "",
         "drawings": [],
         "worst": [],
         "absent": "" if details else f"Nothing is drawn of {evidence.target}: {evidence.reason}",

@@ -51,7 +51,7 @@ def run() -> str:
         roles=roles,
         preprocess=(Path(source), function),
         host_packages=packages,
-        additions=additions.additions(config, exported, roles, found, packages, engines=engines, warm=warm, quantized=paths.QUANTIZED),
+        additions=additions.additions(config, exported, roles, found, packages, engines=engines, warm=warm, quantized=paths.CHOSEN),
         provenance=provenance(paths.LOCK, config.model_dump(mode="json")),
         staging=paths.PACKING,
         key=key,

@@ -47,6 +47,7 @@ def run() -> str:
         made_from={"git revision": _revision(), "qwarm code": code, **versions},
         now=datetime.datetime.now(datetime.UTC),
         platforms=platforms,
+        choices=choices,
     )
     text = report.markdown(name, version, found, exported, quantized, roles, cost, choices, platforms)
     with replacing_folder(paths.REPORT) as folder:
