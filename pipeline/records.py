@@ -528,6 +528,8 @@ class Evidence(Record):
     refuses: bool = False
     attribution: Attribution | None = None
     details: Details | None = None
+    signature: str = ""
+    """Of the runner that measured (release/runners.py); "" for none."""
 
 
 @dataclasses.dataclass(frozen=True)

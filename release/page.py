@@ -37,8 +37,10 @@ def render(
     now: datetime.datetime,
     platforms: Mapping[str, Platform] | None = None,
     choices: Sequence[Choice] = (),
+    signers: Mapping[str, str | None] | None = None,
 ) -> str:
     """The page's text. `searches`: by scheme, SQNR gained by each layer alone in float; `inputs`: the rows, or why they cannot be shown.
+    `signers`: by target, the runner that signed its evidence, None for an unsigned one.
 
     `since`: the previous release and what differs, None where there is none. `made_from`: label and digest or version of what reproduces this.
     """
@@ -51,7 +53,7 @@ def render(
         title=f"{name} {version}",
         verdict=_html(headline(name, version, evidences)),
         state="refused" if refused else "partly" if any(not evidence.ships for evidence in evidences) else "ships",
-        targets=[_target(evidence, inputs, now) for evidence in evidences],
+        targets=[{**_target(evidence, inputs, now), "signer": (signers or {}).get(evidence.target)} for evidence in evidences],
         waived=[(evidence.target, check.name, check.waived) for evidence in evidences for check in evidence.checks if check.waived],
         schemes=[
             {**_scheme(model, searches.get(model.scheme)), "choices": [choice for choice in choices if choice.scheme == model.scheme]}

@@ -7,11 +7,13 @@ from pipeline.files import read_json, write_text
 from pipeline.records import Evidence, NotMeasured, Platform, Roles, Trial, Validation
 from release import gates, plots, waivers
 from release.firewall_check import firewall_check
+from release.runners import by_this_runner
 from stages import paths
 
 
 def run(target: str) -> str:
     evidence, trials = judged(target)
+    evidence = by_this_runner(evidence)
     evidence.save(paths.evidence(target))
     write_text(paths.PLOTS / f"{target}.csv", plots.latency_csv(trials))
     return f"{target}: {evidence.verdict.name}; {evidence.reason}"
