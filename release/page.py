@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, DriftReport, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
 from release import charts, compatibility
 from release.agreement import loss_text
 from release.changes import Change
@@ -90,6 +90,7 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         "measured": measured.strftime("%Y-%m-%d %H:%M"),
         "age": age(now - measured),
         "loss": loss_text(evidence.attribution) if evidence.attribution else "",
+        "drift": "",
         "drawings": [],
         "worst": [],
         "absent": "" if details else f"Nothing is drawn of {evidence.target}: {evidence.reason}",
@@ -106,8 +107,24 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         found["worst"] = [
             {"row": row, "input": inputs.get(row.place) if not isinstance(inputs, str) else None} for row in details.drift.worst
         ]  # fmt: skip
+        found["drift"] = _drift_line(details.drift)
         found["no_inputs"] = inputs if isinstance(inputs, str) else ""
     return found
+
+
+def _drift_line(report: DriftReport) -> str:
+    """Figures that have no drawing of their own, in one line."""
+
+    def decibels(value: float | None) -> str:
+        return "equal" if value is None else f"{value:.1f} dB"
+
+    parts = [f"SQNR {decibels(report.sqnr_db)}"]
+    parts += [f"agreement {report.agreement:.2%}"] if report.agreement is not None else []
+    parts += [f"KL divergence {report.kl_divergence:.3g} nats"] if report.kl_divergence is not None else []
+    known = [(value, place) for place, value in enumerate(report.channel_sqnr_db) if value is not None]
+    parts += [f"worst output channel {min(known)[1]} at {decibels(min(known)[0])}"] if len(known) > 1 else []
+    parts += [f"answers in batches of {size} against the largest: {decibels(value)}" for size, value in report.batch_sqnr_db.items()]
+    return "; ".join(parts)
 
 
 def _scheme(model: QuantizedModel, gains: Mapping[str, float] | None) -> dict[str, Any]:
