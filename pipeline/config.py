@@ -301,7 +301,8 @@ class ReleaseConfig(Section):
     """Without `sign` a bundle is not signed, and hosts refuse it unless told otherwise.
 
     `card`: a Markdown file of yours on intended use, limits and licence, for the model card. `native_triton`: model repositories for Triton's own
-    backends too, which hold the model a second time.
+    backends too, which hold the model a second time. `runners`: public keys (PEM) by the name of a runner; once there is one, a release takes
+    only evidence that one of them signed.
     """
 
     name: str
@@ -311,6 +312,7 @@ class ReleaseConfig(Section):
     waivers: WaiversConfig = WaiversConfig()
     card: str | None = None
     native_triton: bool = True
+    runners: dict[str, str] = Field(default={})
 
     @field_validator("name")
     @classmethod

@@ -435,7 +435,8 @@ class DriftReport(Record):
     `method` says which. `agreement` is null without classes; `sqnr_db` is that of the worst output, null where none differs.
     `kl_divergence`: mean over rows of KL(reference || engine) of the softmax of the first output, in nats; null without classes.
     `slices` need a metric that is right or wrong for each row; `channel_sqnr_db` is by place along axis 1 of the first output.
-    `worst` are the rows that moved most, those that were lost first.
+    `worst` are the rows that moved most, those that were lost first. `batch_sqnr_db`: by batch size, the engine's answers against its own in the
+    largest batch, null where they are equal.
     """
 
     SCHEMA: ClassVar[str] = "qwarm.drift/2"
@@ -457,6 +458,7 @@ class DriftReport(Record):
     slices: tuple[SliceDrift, ...] = ()
     channel_sqnr_db: tuple[float | None, ...] = ()
     worst: tuple[WorstRow, ...] = ()
+    batch_sqnr_db: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -530,6 +532,8 @@ class Evidence(Record):
     refuses: bool = False
     attribution: Attribution | None = None
     details: Details | None = None
+    signature: str = ""
+    """Of the runner that measured (release/runners.py); "" for none."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.arrays import read_arrays
-from pipeline.digests import sha256_arrays, sha256_bytes, sha256_file
-from pipeline.errors import ConfigError, RecordError, Refused
+from pipeline.digests import sha256_arrays, sha256_bytes
+from pipeline.errors import ConfigError, Refused
 from pipeline.files import canonical_json, replacing_folder
 from pipeline.records import Engine, Evidence, ExportedModel, File, ReleasedTarget, ReleaseManifest, Roles, WarmupPlan
 from release import signing, slsa
+from release.contents import AGAIN, Content, as_file, belongs
+from release.host_preprocess import host_preprocess
 from release.host_readme import render
 from release.private_paths import refuse_private_paths
 from warmup.plan import batch_axis, expected_name
 
-Content = bytes | Path
-"""A file of the bundle: made here, or copied from the building machine."""
-
-HOST_MODULES = frozenset(sys.stdlib_module_names) | {"numpy"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 MADE_HERE = ("README.md", "provenance.json", "manifest.json", "manifest.sha256", signing.SIGNATURE)
-AGAIN = "run `dvc repro`; the previous bundle is untouched"
 
 
 def pack(
@@ -151,12 +146,6 @@ def decide(evidences: Sequence[Evidence]) -> list[Evidence]:
     return shipping
 
 
-def belongs(what: str, where: str, expected: str, got: str) -> None:
-    """Raise Refused unless two digests (or records' digests) agree."""
-    if expected != got:
-        raise Refused(f"{what} does not belong to this release", where=where, expected=expected, got=got, next=AGAIN)
-
-
 def target_files(
     evidence: Evidence, engine_folder: Path, warm_folder: Path, exported: ExportedModel, roles: Roles
 ) -> tuple[ReleasedTarget, dict[str, Content]]:
@@ -208,51 +197,6 @@ def recorded_names(plan: WarmupPlan, exported: ExportedModel) -> list[str]:
     axis = batch_axis(exported.inputs)
     combinations = [{name: size for name, size in step.sizes.items() if name != axis} for step in plan.steps]
     return sorted({expected_name(spec.name, sizes) for spec in exported.outputs for sizes in combinations})
-
-
-def host_preprocess(path: Path, function: str, roles: Roles) -> bytes:
-    """Source of the preprocessing, once it is the one the roles were drawn with and a host can import it.
-
-    Raises Refused when it changed since, ConfigError when it defines no `function` or imports what a host does not have.
-    """
-    source = path.read_bytes()
-    belongs("The preprocessing", str(path), roles.preprocess_sha256, sha256_bytes(source))
-    tree = ast.parse(source, str(path))
-    imported: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported.update({alias.name.partition(".")[0]: node.lineno for alias in node.names})
-        elif isinstance(node, ast.ImportFrom):
-            imported["." * node.level + (node.module or "").partition(".")[0]] = node.lineno
-    foreign = [f"{module} (line {line})" for module, line in imported.items() if module not in HOST_MODULES]
-    if foreign:
-        raise ConfigError(
-            "The preprocessing imports what a serving host does not have",
-            where=str(path),
-            expected="the standard library and numpy only, in one file",
-            got=", ".join(foreign),
-            next="write those lines with numpy; the host runs this very file",
-        )
-    if function not in {name for node in tree.body for name in defined(node)}:
-        raise ConfigError("The preprocessing lacks its function", where=str(path), expected=f"a top-level {function}", got="no such name")
-    return source
-
-
-def defined(node: ast.stmt) -> list[str]:
-    """Names that a top-level statement binds to a function, class or value."""
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return [node.name]
-    return [target.id for target in node.targets if isinstance(target, ast.Name)] if isinstance(node, ast.Assign) else []
-
-
-def as_file(content: Content) -> File:
-    """Size and sha256; raises RecordError naming a file that is missing."""
-    if isinstance(content, bytes):
-        return File(len(content), sha256_bytes(content))
-    try:
-        return File(content.stat().st_size, sha256_file(content))
-    except OSError as error:
-        raise RecordError("A part of the bundle is missing", where=str(content), expected="a file", got=str(error), next=AGAIN) from error
 
 
 def write_contents(folder: Path, contents: Mapping[str, Content], listed: Mapping[str, File]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.records import WorstRow
+from pipeline.tensors import Batch
 
 SHOWN_ROWS = 12
 """Rows that moved most, as the report shows them."""
@@ -44,6 +45,21 @@ def by_channel(reference: np.ndarray, engine: np.ndarray, name: str) -> tuple[fl
     """SQNR by place along axis 1; None too where the reference's channel is zero throughout."""
     places = range(reference.shape[1]) if reference.ndim > 1 else range(0)
     return tuple(sqnr_db(reference[:, place], engine[:, place], name) if reference[:, place].any() else None for place in places)
+
+
+def by_batch(run: Callable[[Batch], Mapping[str, np.ndarray]], batch: Batch, sizes: Sequence[int]) -> dict[str, float | None]:
+    """By batch size, the SQNR of an engine's answers to the first rows of `batch` alone against its answers to the same rows in the whole of it.
+
+    A row's answer should not depend on its neighbours; kernels are chosen by shape, so that it does in the last digits. The worst output counts.
+    """
+    whole = run(batch)
+    rows = len(next(iter(whole.values())))
+    found: dict[str, float | None] = {}
+    for size in sorted(size for size in sizes if size < rows):
+        part = run({name: array[:size] for name, array in batch.items()})
+        decibels = [sqnr_db(whole[name][:size], part[name], name) for name in whole]
+        found[str(size)] = min((value for value in decibels if value is not None), default=None)
+    return found
 
 
 def worst(reference: np.ndarray, engine: np.ndarray, labels: np.ndarray | None, class_names: Sequence[str] | None) -> tuple[WorstRow, ...]:

@@ -19,6 +19,7 @@ from pipeline.verdicts import combine, judge
 from release import budgets, paired
 from release.agreement import agreement_check
 from release.bands import bands
+from release.figures import figures_of, speedups
 from release.slice_check import slice_check
 from warmup import latency
 from warmup.latency import Estimate
@@ -34,13 +35,13 @@ Undecided = Literal["refuse", "leave-out"]
 
 def judge_target(
     validation: Validation, limits: GatesConfig, *, required: bool, undecided: Undecided, machine: Mapping[str, str], measured_at: str,
-    waive: Callable[[tuple[Check, ...]], tuple[Check, ...]] = lambda checks: checks,
+    also: tuple[Check, ...] = (), waive: Callable[[tuple[Check, ...]], tuple[Check, ...]] = lambda checks: checks,
 ) -> Evidence:  # fmt: skip
     """The verdict of a measured target. `machine` and `measured_at` (ISO 8601) are what the measurement holds for.
 
-    `waive` marks the checks that somebody lets ship all the same (release/waivers.py).
+    `also`: checks that rest on other records. `waive` marks the checks that somebody lets ship all the same (release/waivers.py).
     """
-    checks = waive(checks_of(validation, limits))
+    checks = waive((*checks_of(validation, limits), *also))
     verdict = combine(checks)
     ships, refuses, reason = outcome(checks, required=required, undecided=undecided)
     return Evidence(
@@ -116,7 +117,14 @@ def _cause(check: Check) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    texts = {"fraction": f"{100 * value:.3g} %", "dB": f"{value:.1f} dB", "ms": f"{value:.4g} ms", "MB": f"{value:.4g} MB", "score": f"{value:.4g}"}
+    texts = {
+        "fraction": f"{100 * value:.3g} %",
+        "dB": f"{value:.1f} dB",
+        "ms": f"{value:.4g} ms",
+        "MB": f"{value:.4g} MB",
+        "rows": f"{value:.0f} rows",
+        "score": f"{value:.4g}",
+    }
     return texts.get(unit, f"{value:.3g}x")
 
 
@@ -180,7 +188,7 @@ def latency_checks(validation: Validation, limits: GatesConfig) -> tuple[Check, 
     """INT8 against FP32, and the warmed first request and p99 over p50: ratios of fresh processes."""
     trials, side = validation.coldstart.trials, limits.side_confidence
     warm, plain = latency.variant(trials, "warm"), latency.variant(trials, "float")
-    speedup = latency.estimate(_speedups(warm, plain), side)
+    speedup = latency.estimate(speedups(warm, plain), side)
     steadiness = latency.estimate(latency.per_process(warm, latency.half_over_half, control=True), side)
     checks = [_latency_check("int8_speedup", speedup, limits.int8_speedup, "min", side, _speedup_excuse(speedup, steadiness, limits.int8_speedup))]
     for name, statistic, limit in (
@@ -204,11 +212,6 @@ def _busy_excuse(check: Check, trials: tuple[Trial, ...]) -> Check:
         return check
     text = f"{check.evidence}; other processes took {100 * share:.0f} % of the processors' time"
     return dataclasses.replace(check, evidence=text, decide="a quieter machine", excused=True)
-
-
-def _speedups(warm: tuple[Trial, ...], plain: tuple[Trial, ...]) -> tuple[float, ...]:
-    """FP32 over INT8 p50, paired by round: above 1, INT8 is faster."""
-    return latency.paired(latency.per_process(plain, latency.p50), latency.per_process(warm, latency.p50)) if warm and plain else ()
 
 
 def _ratio_excuse(measured: Estimate | None, control: Estimate | None, limit: float) -> str:
@@ -261,38 +264,3 @@ def _latency_check(name: str, measured: Estimate | None, limit: float, limit_is:
         return Check(name, Verdict.UNDECIDED, measured.figure, measured.interval, limit, limit_is, "ratio", text, decide, excused=True)
     decide = "more fresh processes (gates.max_trials)" if verdict is Verdict.UNDECIDED else ""
     return Check(name, verdict, measured.figure, measured.interval, limit, limit_is, "ratio", evidence, decide)
-
-
-def figures_of(validation: Validation) -> dict[str, float]:
-    """Named figures for the summary and the manifest: fractions, ratios, and medians over processes in ms. What was not measured is absent."""
-    drift, trials = validation.drift, validation.coldstart.trials
-    cold, warm, plain = (latency.variant(trials, name) for name in ("cold", "warm", "float"))
-
-    def median(values: tuple[float, ...]) -> float | None:
-        found = latency.estimate(values, 0.5)
-        return found.figure if found else None
-
-    names = ("float_accuracy", "int8_accuracy") if drift.interval is None else ("float_metric", "int8_metric")
-    figures = {
-        **dict(zip(names, (drift.reference_value, drift.engine_value), strict=True)),
-        "drop": drift.drop,
-        "agreement": drift.agreement,
-        "sqnr_db": drift.sqnr_db,
-        "validation_rows": float(drift.validation_rows),
-        "int8_share": validation.census.int8_share if validation.census else None,
-        "trials": float(len(warm)),
-        "cold_first_over_p50": median(latency.per_process(cold, latency.first_over_p50)),
-        "warm_first_over_p50": median(latency.per_process(warm, latency.first_over_p50)),
-        "cold_first_request_ms": median(tuple(trial.requests_ms[0] for trial in cold)),
-        "warm_first_request_ms": median(tuple(trial.requests_ms[0] for trial in warm)),
-        "steady_p50_ms": median(latency.per_process(warm, latency.p50)),
-        "steady_p99_ms": median(latency.per_process(warm, latency.p99)),
-        "float_p50_ms": median(latency.per_process(plain, latency.p50)),
-        "speedup": median(_speedups(warm, plain)),
-        "ready_ms": median(tuple(trial.phases_ms["ready"] for trial in warm if "ready" in trial.phases_ms)),
-        "peak_rss_mb": max((trial.peak_rss_mb for trial in warm), default=None),
-        "engine_mb": validation.engine_bytes / 1e6,
-        "worst_slice_drop": max(((part.lost - part.gained) / part.rows for part in drift.slices), default=None),
-        "kl_divergence": drift.kl_divergence,
-    }
-    return {name: value for name, value in figures.items() if value is not None}

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, DriftReport, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
 from release import charts, compatibility
+from release.agreement import loss_text
 from release.changes import Change
 from release.data_report import data_section
 from release.report import headline
@@ -35,8 +36,11 @@ def render(
     made_from: Mapping[str, str],
     now: datetime.datetime,
     platforms: Mapping[str, Platform] | None = None,
+    choices: Sequence[Choice] = (),
+    signers: Mapping[str, str | None] | None = None,
 ) -> str:
     """The page's text. `searches`: by scheme, SQNR gained by each layer alone in float; `inputs`: the rows, or why they cannot be shown.
+    `signers`: by target, the runner that signed its evidence, None for an unsigned one.
 
     `since`: the previous release and what differs, None where there is none. `made_from`: label and digest or version of what reproduces this.
     """
@@ -49,9 +53,12 @@ def render(
         title=f"{name} {version}",
         verdict=_html(headline(name, version, evidences)),
         state="refused" if refused else "partly" if any(not evidence.ships for evidence in evidences) else "ships",
-        targets=[_target(evidence, inputs, now) for evidence in evidences],
+        targets=[{**_target(evidence, inputs, now), "signer": (signers or {}).get(evidence.target)} for evidence in evidences],
         waived=[(evidence.target, check.name, check.waived) for evidence in evidences for check in evidence.checks if check.waived],
-        schemes=[_scheme(model, searches.get(model.scheme)) for model in quantized],
+        schemes=[
+            {**_scheme(model, searches.get(model.scheme)), "choices": [choice for choice in choices if choice.scheme == model.scheme]}
+            for model in quantized
+        ],
         data=_html("\n".join(data_section(roles, cost))),
         model=exported,
         parity=exported.parity,
@@ -82,6 +89,8 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         "machine": evidence.machine,
         "measured": measured.strftime("%Y-%m-%d %H:%M"),
         "age": age(now - measured),
+        "loss": loss_text(evidence.attribution) if evidence.attribution else "",
+        "drift": "",
         "drawings": [],
         "worst": [],
         "absent": "" if details else f"Nothing is drawn of {evidence.target}: {evidence.reason}",
@@ -98,8 +107,24 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         found["worst"] = [
             {"row": row, "input": inputs.get(row.place) if not isinstance(inputs, str) else None} for row in details.drift.worst
         ]  # fmt: skip
+        found["drift"] = _drift_line(details.drift)
         found["no_inputs"] = inputs if isinstance(inputs, str) else ""
     return found
+
+
+def _drift_line(report: DriftReport) -> str:
+    """Figures that have no drawing of their own, in one line."""
+
+    def decibels(value: float | None) -> str:
+        return "equal" if value is None else f"{value:.1f} dB"
+
+    parts = [f"SQNR {decibels(report.sqnr_db)}"]
+    parts += [f"agreement {report.agreement:.2%}"] if report.agreement is not None else []
+    parts += [f"KL divergence {report.kl_divergence:.3g} nats"] if report.kl_divergence is not None else []
+    known = [(value, place) for place, value in enumerate(report.channel_sqnr_db) if value is not None]
+    parts += [f"worst output channel {min(known)[1]} at {decibels(min(known)[0])}"] if len(known) > 1 else []
+    parts += [f"answers in batches of {size} against the largest: {decibels(value)}" for size, value in report.batch_sqnr_db.items()]
+    return "; ".join(parts)
 
 
 def _scheme(model: QuantizedModel, gains: Mapping[str, float] | None) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def figure_text(check: Check) -> str:
         "ms": f"{check.figure:.2f} ms",
         "MB": f"{check.figure:.1f} MB",
         "dB": f"{check.figure:.1f} dB",
+        "rows": f"{check.figure:.0f} rows",
         "score": f"{check.figure:.4g}",
     }
     return texts.get(check.unit, f"{check.figure:.2f}x")
@@ -48,6 +49,7 @@ def limit_text(check: Check) -> str:
         "dB": f"{check.limit:g} dB",
         "ms": f"{check.limit:g} ms",
         "MB": f"{check.limit:g} MB",
+        "rows": f"{check.limit:g} rows",
         "score": f"{check.limit:g}",
     }
     value = texts.get(check.unit, f"{check.limit:g}x")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import datetime
 import difflib
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import ConfigError, Refused
 from pipeline.files import canonical_json
 from pipeline.records import Check, Evidence, Verdict
+from release import keys
 
 if TYPE_CHECKING:
     from pipeline.config import ReleaseConfig, WaiverConfig
@@ -33,16 +32,8 @@ def message(release: str, waiver: Mapping[str, Any]) -> bytes:
 
 
 def sign(release: str, waiver: Mapping[str, Any], private_key: Path) -> str:
-    """The signature (base64 of ECDSA with SHA-256) of an entry. Raises ConfigError for a key that cannot be used."""
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    from release.signing import open_key
-
-    open_key(private_key)
-    key = serialization.load_pem_private_key(private_key.read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)  # open_key refused every other
-    return base64.b64encode(key.sign(message(release, waiver), ec.ECDSA(hashes.SHA256()))).decode()
+    """The signature of an entry. Raises ConfigError for a key that cannot be used."""
+    return keys.sign(private_key, message(release, waiver))
 
 
 def apply(checks: tuple[Check, ...], target: str, config: ReleaseConfig, day: datetime.date) -> tuple[Check, ...]:
@@ -73,31 +64,15 @@ def _marked(check: Check, waiver: WaiverConfig | None, config: ReleaseConfig, da
 
 
 def _check_signature(waiver: WaiverConfig, config: ReleaseConfig) -> None:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    where = f"release.waivers: {waiver.target}, {waiver.check}"
     path = Path(str(config.waivers.key))
-    try:
-        key = serialization.load_pem_public_key(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            "The key of waivers cannot be read", where=f"release.waivers.key: {path}", expected="a public key in PEM", got=str(error)
-        ) from error
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ConfigError("The key of waivers cannot be used", where=str(path), expected="an elliptic-curve key", got=type(key).__name__)
-    try:
-        signature = base64.b64decode(waiver.signature, validate=True)
-        key.verify(signature, message(config.name, waiver.model_dump(mode="json")), ec.ECDSA(hashes.SHA256()))
-    except (InvalidSignature, binascii.Error) as error:
+    if not keys.signed(path, message(config.name, waiver.model_dump(mode="json")), waiver.signature, where="release.waivers.key"):
         raise Refused(
             "A waiver is not signed by who may grant it, or was changed since",
-            where=where,
+            where=f"release.waivers: {waiver.target}, {waiver.check}",
             expected=f"a signature by {path}",
             got=f"{waiver.by}, until {waiver.expires}",
             next="let its granter sign it: qwarm waive --help",
-        ) from error
+        )
 
 
 def refuse_outdated(evidences: Sequence[Evidence], config: ReleaseConfig, day: datetime.date) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pipeline.config import load_config
 from pipeline.files import read_json, write_text
-from pipeline.records import Evidence, NotMeasured, Platform, Trial, Validation
+from pipeline.records import Evidence, NotMeasured, Platform, Roles, Trial, Validation
 from release import gates, plots, waivers
+from release.firewall_check import firewall_check
+from release.runners import by_this_runner
 from stages import paths
 
 
 def run(target: str) -> str:
     evidence, trials = judged(target)
+    evidence = by_this_runner(evidence)
     evidence.save(paths.evidence(target))
     write_text(paths.PLOTS / f"{target}.csv", plots.latency_csv(trials))
     return f"{target}: {evidence.verdict.name}; {evidence.reason}"
@@ -34,6 +37,7 @@ def judged(target: str) -> tuple[Evidence, tuple[Trial, ...]]:
         undecided=config.release.undecided,
         machine=machine,
         measured_at=validation.coldstart.measured_at,
+        also=(firewall_check(Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")),),
         waive=lambda checks: waivers.apply(checks, target, config.release, waivers.today()),
     )
     return evidence, validation.coldstart.trials

@@ -13,6 +13,7 @@ from release import additions, bundle, pyz, signing, waivers
 from release.bindings import belong, bindings
 from release.provenance import provenance
 from release.published import refuse_published
+from release.runners import refuse_unsigned
 from stages import paths
 from stages.evidence import evidences
 
@@ -31,6 +32,7 @@ def run() -> str:
     prove_disjoint(roles)
     platforms = {target: Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`") for target in shipping}
     belong(found, {target: bindings(config, exported, roles, platform) for target, platform in platforms.items()})
+    refuse_unsigned(found, config.release.runners)
     waivers.refuse_outdated(found, config.release, waivers.today())
     sign = config.release.sign
     key = signing.open_key(sign.key, development=sign.development) if sign else None
@@ -51,7 +53,7 @@ def run() -> str:
         roles=roles,
         preprocess=(Path(source), function),
         host_packages=packages,
-        additions=additions.additions(config, exported, roles, found, packages, engines=engines, warm=warm, quantized=paths.QUANTIZED),
+        additions=additions.additions(config, exported, roles, found, packages, engines=engines, warm=warm, quantized=paths.CHOSEN),
         provenance=provenance(paths.LOCK, config.model_dump(mode="json")),
         staging=paths.PACKING,
         key=key,

@@ -15,6 +15,7 @@ from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform
 from release import page, report
 from release.previous import since
 from release.provenance import TOOLS, code_sha256
+from release.runners import runner_of
 from release.thumbnail import shown
 from stages import paths
 from stages.evidence import evidences
@@ -47,6 +48,8 @@ def run() -> str:
         made_from={"git revision": _revision(), "qwarm code": code, **versions},
         now=datetime.datetime.now(datetime.UTC),
         platforms=platforms,
+        choices=choices,
+        signers={evidence.target: runner_of(evidence, config.release.runners) for evidence in found},
     )
     text = report.markdown(name, version, found, exported, quantized, roles, cost, choices, platforms)
     with replacing_folder(paths.REPORT) as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from pipeline.records import (
     Validation,
     WarmupPlan,
 )  # fmt: skip
-from release import drift, gates, known_metrics
+from release import drift, drift_details, gates, known_metrics
 from release.bindings import bindings
 from stages import agreement, paths
 from stages.hardware import not_measured, now
@@ -78,6 +79,7 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
     batch_rows = max(rungs(plan))
     outputs: dict[str, list[dict[str, np.ndarray]]] = {"int8": [], "float32": []}
     labels: list[np.ndarray] = []
+    by_batch: dict[str, float | None] = {}
     role = role_manifest(config, "validation").roles["validation"]
     folder = paths.ENGINES / target
     with engines.open_engine(folder / "int8") as int8, engines.open_engine(folder / "float32") as float32:
@@ -85,9 +87,10 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
         for batch, batch_labels in track(batches, f"validate@{target}: accuracy", -(-len(role.rows) // batch_rows)):
             labels += [] if batch_labels is None else [batch_labels]
             padded, sizes = pad_to_plan(batch, specs, ladder)
+            by_batch = by_batch or drift_details.by_batch(int8.run, padded, rungs(plan))
             for name, session in (("int8", int8), ("float32", float32)):
                 outputs[name].append(cut(session.run(padded), session.engine.outputs, sizes))
-    return drift.measure(
+    report = drift.measure(
         joined(outputs["float32"]),
         joined(outputs["int8"]),
         np.concatenate(labels) if labels else None,
@@ -98,6 +101,7 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
         class_names=role_manifest(config, "validation").class_names,
         slices=role_columns(config, "validation", config.gates.slices),
     )
+    return dataclasses.replace(report, batch_sqnr_db=by_batch)
 
 
 def _second_opinion(config: Config, target: str, plan: WarmupPlan, exported: ExportedModel) -> tuple[Agreement, Attribution]:

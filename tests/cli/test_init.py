@@ -19,7 +19,7 @@ from cli.main import main
 from pipeline.config import SourceConfig, load_config
 from pipeline.errors import USAGE, ConfigError
 from pipeline.loading import load_object
-from release.bundle import HOST_MODULES
+from release.host_preprocess import HOST_MODULES
 from release.provenance import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,6 +11,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from pipeline.records import DriftReport
 from release import drift
+from release import drift_details as details
 
 ROOT = "ab" * 32
 REFERENCE = np.array([[2, 1, 0], [0, 2, 1], [0, 1, 2], [2, 0, 1], [1, 2, 0]], np.float32)
@@ -111,3 +112,13 @@ def test_slices_channels_divergence_and_the_rows_that_moved_most() -> None:
 def test_a_slice_must_name_every_row() -> None:
     with pytest.raises(DataError, match=r"(?s)does not name every row.*site.*5 values"):
         measure(REFERENCE, REFERENCE, LABELS, validation_root=ROOT, slices={"site": ["x"]})
+
+
+def test_by_batch_holds_a_row_alone_to_the_same_row_in_a_full_batch() -> None:
+    def run(batch: Any) -> dict[str, np.ndarray]:
+        return {"a": batch["x"] + (0.1 if len(batch["x"]) == 2 else 0.0), "b": batch["x"]}
+
+    found = details.by_batch(run, {"x": np.ones((4, 3), np.float32)}, [1, 2, 4, 8])
+    assert found["1"] is None
+    assert found["2"] == pytest.approx(20.0, abs=1e-4)
+    assert set(found) == {"1", "2"}
