@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import engines
+from engines.building import refuse_misfit
 from engines.caches import MODEL, Found, Key, State, Store
 from engines.contract import NO_SETTINGS, Progress, silent
 from engines.onnx_file import read_verified
 from engines.stored import read_engine
 from pipeline.digests import sha256_bytes, sha256_files
+from pipeline.errors import TargetError
+from pipeline.platforms import difference
 from pipeline.records import AxisRange, Engine, Platform, TensorSpec
 
 KIND = "engine"
@@ -27,11 +30,15 @@ def build(
 ) -> tuple[Engine, Found]:  # fmt: skip
     """The backend's `build` into `folder`, or a copy of what it built before; and what the store found. Without a store it is always built.
 
-    Raises what the backend's `build` raises.
+    Raises what the backend's `build` raises, also for what the store has: another machine's engine is not this one's to hand out.
     """
+    backend = engines.backend(target)
+    if reason := backend.unavailable(target):
+        raise TargetError(f"The target {target} cannot be built here", where=target, expected="its runtime and its hardware", got=reason)
+    refuse_misfit(difference(platform.key_fields, backend.platform_key(target)), target, f"run `dvc repro platform@{target}`")
 
     def make(to: Path) -> Engine:
-        return engines.backend(target).build(
+        return backend.build(
             model, to, target=target, precision=precision, inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, settings=settings,
             progress=progress,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 import engines
 from engines import kept
 from engines.caches import Key, State, Store
-from pipeline.errors import ModelError
+from pipeline.errors import ModelError, TargetError
 from pipeline.platforms import fingerprint
 from pipeline.records import AxisRange, TensorSpec
 
@@ -74,6 +74,20 @@ def test_other_weights_under_the_same_name_size_and_time_are_another_engine(buil
     assert [line.partition(":")[0] for line in found.why] == ["model_sha256"]
     assert after.model_sha256 != before.model_sha256
     assert after.recipe_sha256 != before.recipe_sha256
+
+
+def test_another_machines_engine_is_not_handed_out(built, store, tmp_path, monkeypatch):
+    build(built, store, built.models["int8"], tmp_path / "one")
+    backend = engines.backend(built.target)
+    fields = backend.platform_key(built.target)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "platform_key", lambda _: {**fields, "architecture": "z80"})
+        with pytest.raises(TargetError, match="architecture: built for"):
+            build(built, store, built.models["int8"], tmp_path / "two")
+    monkeypatch.setattr(backend, "unavailable", lambda _: "its runtime was removed")
+    with pytest.raises(TargetError, match="its runtime was removed"):
+        build(built, store, built.models["int8"], tmp_path / "two")
+    assert not (tmp_path / "two").exists()
 
 
 def test_every_field_of_the_platform_and_all_that_is_declared_is_in_the_key(built, monkeypatch):
