@@ -1,6 +1,6 @@
 """Engines and their cache, measured on EfficientNet-Lite0 in one run: ratios, each from fresh processes that take turns.
 
-    python benchmarks/engines.py --json build/bench/engines.json
+    python benchmarks/loading.py --json build/bench/loading.json
 
 - `load_over_build`: opening the stored engine, every byte hashed, over reading and compiling the ONNX with the target's own options: the median of
   the rounds' ratios, runtimes imported before the clock starts. `load_over_whole_build` is over our build, which also stores, compares and counts.
