@@ -302,7 +302,7 @@ class ReleaseConfig(Section):
 
     `card`: a Markdown file of yours on intended use, limits and licence, for the model card. `native_triton`: model repositories for Triton's own
     backends too, which hold the model a second time. `runners`: public keys (PEM) by the name of a runner; once there is one, a release takes
-    only evidence that one of them signed.
+    only evidence that one of them signed. `no_worse`: refuse where a verdict or a figure is shown to be worse than in the last bundle of this name.
     """
 
     name: str
@@ -313,6 +313,7 @@ class ReleaseConfig(Section):
     card: str | None = None
     native_triton: bool = True
     runners: dict[str, str] = Field(default={})
+    no_worse: bool = False
 
     @field_validator("name")
     @classmethod

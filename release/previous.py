@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import RecordError
+from pipeline.errors import RecordError, Refused
 from pipeline.records import Evidence, ReleaseManifest, Roles
 from release import changes
 
@@ -27,6 +27,19 @@ def since(
     data = {role: entry.merkle_root for role, entry in roles.roles.items()}
     now = changes.of_evidence("now", shipping, config.model_dump(mode="json"), data, {**before.versions, **versions})
     return before.label, changes.changes(before, now)
+
+
+def refuse_worse(since_last: tuple[str, Sequence[changes.Change]] | None) -> None:
+    """Raise Refused naming each verdict and figure that is shown to be worse than in the last bundle; there need not be one."""
+    worse = [] if since_last is None else [change for change in since_last[1] if change.verdict == changes.WORSE]
+    if worse:
+        raise Refused(
+            "The release is worse than the last one",
+            where="release.no_worse",
+            expected=f"no verdict or figure worse than in {since_last[0] if since_last else ''}",
+            got="; ".join(f"{change.name}: {change.before} before, {change.after} now" for change in worse),
+            next="read build/report/report.html, Since the last release; the previous bundle is untouched",
+        )
 
 
 def earlier(releases: Path, name: str, version: str) -> ReleaseManifest | None:

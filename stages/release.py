@@ -11,6 +11,7 @@ from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Platform, Roles
 from release import additions, bundle, pyz, signing, waivers
 from release.bindings import belong, bindings
+from release.previous import refuse_worse, since
 from release.provenance import provenance
 from release.published import refuse_published
 from release.runners import refuse_unsigned
@@ -34,6 +35,8 @@ def run() -> str:
     belong(found, {target: bindings(config, exported, roles, platform) for target, platform in platforms.items()})
     refuse_unsigned(found, config.release.runners)
     waivers.refuse_outdated(found, config.release, waivers.today())
+    if config.release.no_worse:
+        refuse_worse(since(paths.RELEASE, config, found, roles, {}))
     sign = config.release.sign
     key = signing.open_key(sign.key, development=sign.development) if sign else None
     packages = {package: package_version(package) for package in (*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()))}

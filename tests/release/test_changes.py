@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import Refused
 from pipeline.loading import load_object
 from pipeline.records import Check, Interval, ReleaseManifest, Verdict
 from release import bundle, changes, previous
@@ -76,3 +77,10 @@ def test_the_earlier_bundle_is_the_newest_below(tmp_path: Path) -> None:
     first, second = (ReleaseManifest.load(tmp_path / f"release/tiny-{version}/manifest.json") for version in ("0.9.0", "0.10.0"))
     names = {change.name for change in changes.changes(changes.of_manifest(first), changes.of_manifest(second))}
     assert names <= {"bundle"}  # the README's own version may change its length
+
+
+def test_a_release_that_is_worse_than_the_last_is_refused_by_figure() -> None:
+    previous.refuse_worse(None)
+    previous.refuse_worse(("tiny 0.1.0", changes.changes(snapshot(), snapshot(0.5))))
+    with pytest.raises(Refused, match=r"(?s)worse than the last.*tiny 0.1.0.*cpu ratio: 1.00x .* before, 2.00x"):
+        previous.refuse_worse(("tiny 0.1.0", changes.changes(snapshot(), snapshot(2.0))))
