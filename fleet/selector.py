@@ -1,0 +1,48 @@
+"""Follow the leader over policies: after each pause every candidate's cost is known, also of those that were not followed."""
+
+from __future__ import annotations
+
+from fleet.habits import Habits
+from fleet.plans import Plan
+from fleet.policies import Policy
+
+MEMORY = 0.985
+"""A pause counts half after 46 later ones."""
+HANDICAP = 1.0
+"""In cold starts: what a learned candidate must have saved against the conservative one before it is trusted for the first time."""
+STAY = 0.1
+"""In cold starts: by how much another must lead before it is changed to."""
+
+
+class Selector:
+    """Costs of `policies` (name to policy, the conservative one first) on one model, in seconds of warm memory."""
+
+    __slots__ = ("costs", "leader", "names", "pauses", "policies")
+
+    def __init__(self, policies: dict[str, Policy], price_s: float) -> None:
+        self.names, self.policies = tuple(policies), tuple(policies.values())
+        self.costs = [0.0] + [HANDICAP * price_s] * (len(policies) - 1)
+        self.leader = 0
+        self.pauses = 0
+
+    @property
+    def name(self) -> str:
+        """The policy that is trusted now."""
+        return self.names[self.leader]
+
+    def plan(self, habits: Habits, now: float) -> Plan:
+        """The leader's plan from `now`."""
+        return self.policies[self.leader](habits, now)
+
+    def learn(self, habits: Habits, since: float, until: float) -> None:
+        """A pause from `since` to the request at `until`; must be called before `habits` learns of that request, so that nobody knows more than then."""
+        self.pauses += 1
+        if len(self.policies) == 1:
+            return
+        costs, price = self.costs, habits.price_s
+        for index, policy in enumerate(self.policies):
+            warm, held = policy(habits, since).judge(until)
+            costs[index] = costs[index] * MEMORY + (held if warm else held + price)
+        best = min(range(len(costs)), key=costs.__getitem__)
+        if costs[best] < costs[self.leader] - STAY * price:
+            self.leader = best
