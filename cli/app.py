@@ -14,6 +14,7 @@ from cli import gate as gate_command
 from cli import init as init_command
 from cli import lint as lint_command
 from cli import quantize as quantize_command
+from cli import replay as replay_command
 from cli import stage as stage_command
 from cli.main import HOST_COMMANDS, run_host
 
@@ -55,6 +56,7 @@ app.command(name="gate")(gate_command.gate)
 app.command(name="lint")(lint_command.lint)
 app.command(name="compare")(compare_command.compare)
 app.command(name="quantize")(quantize_command.quantize)
+app.command(name="replay")(replay_command.replay)
 
 
 def _mount(name: str, text: str) -> None:

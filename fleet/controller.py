@@ -11,6 +11,7 @@ from typing import Any
 from fleet.arbiter import Arbiter
 from fleet.arrivals import Arrivals
 from fleet.forecaster import Forecasts
+from fleet.habits import Habits
 from fleet.models import Action, Kind, ModelSpec, Phase
 from fleet.modes import Mode, Modes
 from fleet.policies import Policy, candidates, conservative
@@ -27,7 +28,7 @@ TICK_S = 60.0
 class Controller(Residency):
     """`policy`: SELECTOR, or one policy's function for all models. `price_s`: see ModelSpec. Times are seconds since the epoch.
 
-    `saved`: arrivals of an earlier run by model. `log(event, **fields)` is told of what an operator wants to know.
+    `log(event, **fields)` is told of what an operator wants to know.
     """
 
     def __init__(
@@ -39,14 +40,12 @@ class Controller(Residency):
         cap_mb: float | None = None,
         foresight: bool = True,
         forecasts: Forecasts | None = None,
-        saved: Mapping[str, Arrivals] | None = None,
         log: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
         super().__init__(Arbiter(cap_mb, foresight), Modes(log), log)
         self.price_s = price_s
         self.policy = policy
         self.forecasts = forecasts or Forecasts()
-        self._saved = dict(saved or {})
         self._stale: dict[str, tuple[list[tuple[int, float, float]], float]] = {}
         """Models whose forecast `tick` makes anew, off the way of requests."""
         for spec in specs:
@@ -65,9 +64,15 @@ class Controller(Residency):
             raise ConfigError("A model is there twice", where=spec.name, expected="each name once")
         policy = self.policy[spec.name] if isinstance(self.policy, Mapping) else self.policy
         policies = candidates() if policy is None else {"fixed": policy}
-        model = self.models[spec.name] = Resident(spec, policies, self.price_s, self._saved.pop(spec.name, None))
+        model = self.models[spec.name] = Resident(spec, policies, self.price_s)
         if spec.pinned:
             self.wake(model, 0.0)
+
+    def restore(self, name: str, arrivals: Arrivals, costs: Mapping[str, float], pauses: int) -> None:
+        """What an earlier run learnt of a model; see `fleet.saved`."""
+        model = self.model(name)
+        model.habits = Habits(arrivals, model.habits.price_s, model.habits.lead_s)
+        model.selector.restore(costs, pauses)
 
     def remove(self, name: str, now: float) -> list[Action]:
         """A model vanishes, and is unloaded; requests inside end as its server ends them."""
@@ -161,5 +166,6 @@ class Controller(Residency):
             "cap_mb": self.arbiter.cap_mb,
             "forecast_seconds": self.forecasts.seconds,
             "forecasts": self.forecasts.count,
-            "models": {name: model.facts(now) for name, model in sorted(self.models.items())},
+            "mode_changes": {mode.name: count for mode, count in self.modes.counts.items()},
+            "models": {name: {**model.facts(now), **self.forecasts.facts(name)} for name, model in sorted(self.models.items())},
         }

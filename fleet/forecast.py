@@ -11,16 +11,20 @@ import dataclasses
 import math
 from collections import deque
 
-ALPHAS = (0.03, 0.1, 0.3, 0.6, 0.9)
+ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.9)
 """Shares of the newest step in the moving averages."""
+FIRST_ALPHA = 0.3
 MISS = 0.1
 """Outcomes outside the interval, as a share."""
-WIDTH_STEP, MEDIAN_STEP = 0.05, 0.03
+WIDTH_STEP, MEDIAN_STEP = 0.05, 0.01
+LAG_STEPS = 20.0
+"""An outcome is known `horizon` steps late: the later, the smaller the step, or the width would swing."""
 SHARPNESS = 12.0
 """Weight of a part is its recent error to the minus this: the better half of equals gets most."""
 LEAST_GAIN = 0.005
 """A part must be better than the average by this share."""
 LEAST_STEPS = 24
+"""Outcomes that do not overlap, before skill is judged."""
 BURST_TAIL = 1e-5
 BURST_LEAST = 5.0
 
@@ -35,21 +39,24 @@ class Forecast:
 
 
 class Forecaster:
-    """One series of counts. `horizon`: how many steps ahead are forecast together, as their sum. `recent`: steps that skill is judged on, about.
+    """One series of counts. `horizon`: how many steps ahead are forecast together, as their sum. `recent`: outcomes that skill is judged on, about.
 
     `learn(count, usual)` after each step; `usual` is what a seasonal profile had expected of it, 0 for none. Then `forecast(usual ahead)`.
     """
 
     __slots__ = (
-        "_errors", "_fit", "_last", "_pending", "_season", "_sum", "_window", "bias", "hits", "horizon", "levels", "recent", "steps", "told", "usuals", "width",
+        "_errors",
+        "_first", "_fit", "_last", "_pending", "_season", "_sum", "_window", "bias", "hits", "horizon", "levels", "recent", "steps", "told", "usuals", "width",
     )  # fmt: skip
 
-    def __init__(self, horizon: int = 1, recent: int = 300) -> None:
+    def __init__(self, horizon: int = 1, recent: int = 1500) -> None:
         self.horizon, self.recent = horizon, recent
         self.levels = [0.0] * len(ALPHAS)
         self.usuals = [0.0] * len(ALPHAS)
         """Moving averages of the profile, to compare levels with."""
         self.steps = 0
+        self._first = min(range(len(ALPHAS)), key=lambda index: abs(math.log(ALPHAS[index] * math.sqrt(horizon) / FIRST_ALPHA)))
+        """The moving average to begin with: the further ahead, the slower."""
         self._window: deque[float] = deque(maxlen=horizon)
         self._sum = 0.0
         self._pending: deque[tuple[list[float], float, float]] = deque()
@@ -59,10 +66,26 @@ class Forecaster:
         self._last: tuple[list[float], float, float] | None = None
         self.bias = 0.0
         """Median of (outcome - blend) / scale."""
-        self.width = 1.64
+        self.width = 1.64 * (1.0 + (math.sqrt(horizon) - 1.0) / 4.0)
         """Half the interval in scales."""
         self.hits = self.told = 0
         """Outcomes inside their interval, of how many."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough outcomes are known to judge parts by."""
+        return self._fit >= LEAST_STEPS * self.horizon
+
+    @property
+    def skill(self) -> float | None:
+        """1 - recent error over that of the best moving average; None before it can be told."""
+        best = min(self._errors[: len(ALPHAS)])
+        return 1.0 - min(best, *self._errors[-2:]) / best if self.ready and best > 0.0 else None
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of outcomes inside their interval."""
+        return self.hits / self.told if self.told else None
 
     def learn(self, count: float, usual: float = 0.0) -> None:
         """A step ended with `count`."""
@@ -79,7 +102,7 @@ class Forecaster:
         """What was forecast for the steps that just ended, against what they brought."""
         errors = self._errors
         self._fit += 1.0
-        share = max(1.0 / self._fit, 1.0 / self.recent)
+        share = max(1.0 / self._fit, 1.0 / (self.recent * self.horizon))
         for index, part in enumerate(parts):
             errors[index] += share * (abs(outcome - part) - errors[index])
         blend = parts[-2]
@@ -87,7 +110,7 @@ class Forecaster:
         missed = abs(outcome - point) > self.width * scale
         self.told += 1
         self.hits += not missed
-        self.width *= math.exp(WIDTH_STEP * (missed - MISS))
+        self.width *= math.exp(WIDTH_STEP / (1.0 + self.horizon / LAG_STEPS) * (missed - MISS))
 
     def forecast(self, usual: float = 0.0) -> Forecast:
         """The steps ahead; `usual`: what the profile expects of all of them together. To be called once after each `learn`."""
@@ -99,17 +122,17 @@ class Forecaster:
             for level, base in zip(self.levels, self.usuals, strict=True)
         ]
         parts.append(usual if usual > 0.0 else parts[0])
-        errors = self._errors
-        best = min(range(count), key=errors.__getitem__) if self._fit else count // 2
+        errors, ready = self._errors, self.ready
+        best = min(range(count), key=errors.__getitem__) if ready else self._first
         limit = errors[best] * (1.0 - LEAST_GAIN)
         weights = [(errors[index] / errors[best]) ** -SHARPNESS if 0.0 < errors[index] < limit else 0.0 for index in range(2 * count + 1)]
         weights[best] = 1.0
-        blend = sum(weight * part for weight, part in zip(weights, parts, strict=True)) / sum(weights) if self._fit >= LEAST_STEPS else parts[best]
+        blend = sum(weight * part for weight, part in zip(weights, parts, strict=True)) / sum(weights) if ready else parts[best]
         scale = math.sqrt(max(blend, 0.0) + 1.0)
         middle = max(0.0, blend + self.bias * scale)
         parts += [blend, middle]
         choices = (best, len(parts) - 2, len(parts) - 1)
-        point = parts[min(choices, key=errors.__getitem__) if self._fit >= LEAST_STEPS else best]
+        point = parts[min(choices, key=errors.__getitem__) if ready else best]
         self._pending.append((parts, point, scale))
         return Forecast(point, max(0.0, point - self.width * scale), point + self.width * scale)
 
@@ -118,7 +141,7 @@ class Forecaster:
         best = min(range(len(ALPHAS)), key=self._errors.__getitem__)
         seasonal = min(range(len(ALPHAS), 2 * len(ALPHAS) + 1), key=self._errors.__getitem__)
         level = self.levels[best]
-        if self._fit < LEAST_STEPS or self._errors[seasonal] >= self._errors[best]:
+        if not self.ready or self._errors[seasonal] >= self._errors[best]:
             return [level] * len(usuals)
         index = seasonal - len(ALPHAS)
         ratio = 1.0 if index == len(ALPHAS) else self.levels[index] / max(self.usuals[index], 0.02 * self.usuals[0] + 1e-9)

@@ -43,6 +43,11 @@ class Forecasts:
             self._of[name] = Forecaster(recent=RECENT_SLOTS)
         return self._of[name]
 
+    def facts(self, name: str) -> dict[str, float | None]:
+        """Skill against the moving average, and coverage of the 90 % intervals; None before either is known."""
+        forecaster = self._of.get(name)
+        return {"skill": forecaster.skill, "coverage": forecaster.coverage} if forecaster is not None else {"skill": None, "coverage": None}
+
     def refresh(self, name: str, habits: Habits, closed: list[tuple[int, float, float]], now: float) -> None:
         """Learn the half-hours that ended as (slot, sessions, what was expected) and forecast a day from the one that `now` is in into `habits.rates`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from fleet.arrivals import BINS, EDGES, Arrivals
+from fleet.arrivals import BINS, EDGES, FORGET, Arrivals, bin_of
 from fleet.periods import Period, find_period
 from fleet.plans import Pattern, Window
 from fleet.profile import DAY_SLOTS, SLOT_S, WEEK_SLOTS, day_index, place_of, slot_of
@@ -103,16 +103,36 @@ class Habits:
         for low, high in found.windows(start) if found is not None else ():
             if now < high:
                 return max(0.0, 0.5 * (low + high) - now)
-        if self.arrivals.profile.closed < DAY_SLOTS:
-            intervals = self.arrivals.sessions
-            return sum(intervals) / len(intervals) if intervals else None
-        awaited, slot = 0.0, slot_of(now)
+        usual = self._usual_wait(now)
+        likely = self._gap_wait(now - self.arrivals.last)
+        if usual is None or likely is None:
+            return usual if likely is None else likely
+        return min(usual, likely)
+
+    def _usual_wait(self, now: float) -> float | None:
+        """Seconds until half-hours that usually start so many sessions."""
+        profile, awaited, slot = self.arrivals.profile, 0.0, slot_of(now)
+        if profile.closed < DAY_SLOTS:
+            return None
         for ahead in range(WEEK_SLOTS):
-            rate = self.arrivals.profile.expected(place_of(slot + ahead))
+            rate = profile.expected(place_of(slot + ahead))
             if awaited + rate >= LIKELY:
                 return (ahead + (LIKELY - awaited) / rate) * SLOT_S
             awaited += rate
         return WEEK_SLOTS * SLOT_S
+
+    def _gap_wait(self, age: float) -> float | None:
+        """Seconds in which half of the gaps end that have lasted for `age`."""
+        gaps, first = self.arrivals.gaps, bin_of(max(0.0, age))
+        beyond = sum(gaps[first:])
+        if beyond < 3.0 * self.arrivals.unit / FORGET**3:
+            return None
+        passed = 0.0
+        for index in range(first, BINS):
+            passed += gaps[index]
+            if passed >= 0.5 * beyond:
+                return max(1.0, EDGES[index + 1] - age)
+        return None
 
     def gap_windows(self) -> tuple[float, tuple[Window, ...]]:
         """Keep-alive and windows after a request, in seconds since it, that would have cost least on the gap histogram."""

@@ -62,6 +62,8 @@ class ModelSpec(Record):
     price_s: float | None = None
     sla_ms: float | None = None
     bundle: str = ""
+    address: str = ""
+    """`http://host:port` of a server of your own, which the controller watches and does not start."""
     last_good: str = ""
     """Bundle to go back to when `bundle` does not load; empty for none."""
 

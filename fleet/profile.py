@@ -9,6 +9,8 @@ DAY_SLOTS, WEEK_SLOTS = 48, 336
 WEEK_S = WEEK_SLOTS * SLOT_S
 FIRST_SLOT = 3 * DAY_SLOTS
 """1 January 1970 was a Thursday: places are counted from Monday 00:00 UTC."""
+PRIOR = 3.0
+"""So many weeks of its own a half-hour needs to count as much as those of other days beside it."""
 LEAST_WEEK_SHARE, LEAST_DAY_SHARE = 0.25, 0.1
 """What the newest week or day counts for at least."""
 
@@ -52,10 +54,15 @@ class Profile:
     def expected(self, place: int) -> float:
         """What the half-hour at `place` of the week usually brings; 0 before anything is known."""
         weeks = self.closed // WEEK_SLOTS
-        return (weeks * self.week[place] + self.day[day_index(place)]) / (weeks + 1.0)
+        index = day_index(place)
+        start = index - index % DAY_SLOTS
+        before, after = self.day[start + (index - 1) % DAY_SLOTS], self.day[start + (index + 1) % DAY_SLOTS]
+        return (weeks * self.week[place] + PRIOR * (0.5 * self.day[index] + 0.25 * (before + after))) / (weeks + PRIOR)
 
     def smooth(self, at: float) -> float:
-        """`expected` at a moment, interpolated between the middles of half-hours."""
+        """`expected` at a moment, interpolated between the middles of half-hours; 0 before a whole day is known."""
+        if self.closed < DAY_SLOTS:
+            return 0.0
         position = at / SLOT_S - 0.5
         slot = int(position // 1)
         share = position - slot

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleet.arbiter import Arbiter, Held
-from fleet.controller import PRICE_S, TICK_S, Controller
+from fleet.controller import PRICE_S, Controller
 from fleet.habits import Habits
 from fleet.models import Action, Kind, ModelSpec, Phase
 from fleet.plans import NEVER, Plan

@@ -100,7 +100,9 @@ class Residency:
         return actions
 
     def _wanted(self, model: Resident, now: float) -> bool:
-        return model.spec.pinned or (model.plan is not None and model.plan.wants(now)[0])
+        """Whether a model that is out is to be loaded ahead of demand; a keep-alive that an eviction ended is not taken up again."""
+        window = model.plan.next_window(now) if model.plan is not None else None
+        return model.spec.pinned or (window is not None and window[0] <= now)
 
     def _begin(self, model: Resident, now: float, urgent: bool) -> Action:
         spec = model.spec
@@ -146,6 +148,16 @@ class Residency:
                 self.plan(model, now)
         self.modes.leave(Mode.FULL_LOAD, name)
         return self.serve_waiting(now)
+
+    def adopt(self, name: str, now: float) -> list[Action]:
+        """A server that an earlier controller warmed goes on."""
+        model = self.model(name)
+        if model.phase is not Phase.OUT:
+            return []
+        model.phase = Phase.WARM
+        self.account()
+        self.plan(model, now)
+        return []
 
     def failed(self, name: str, now: float, reason: str) -> list[Action]:
         """A load ended badly (refused, crashed, hung, out of memory): tried again later and later, from the last good bundle when there is one."""
@@ -235,11 +247,9 @@ class Residency:
             return self.serve_waiting(now)
         if model.users or model.phase is Phase.UNLOADING:
             return []
-        wanted, change = (True, NEVER) if model.plan is None else model.plan.wants(now)
-        if model.plan is None:
-            wanted = model.spec.pinned
+        wanted, change = model.plan.wants(now) if model.plan is not None else (False, NEVER)
         self.wake(model, change if change > now else now + REFRESH_SLACK_S)
-        if model.phase is Phase.OUT and (wanted or model.spec.pinned):
+        if model.phase is Phase.OUT and self._wanted(model, now):
             if now < model.away_until:
                 self.wake(model, model.away_until)
                 return []

@@ -22,10 +22,10 @@ class Resident:
         "opened", "phase", "plan", "selector", "since", "spec", "urgent", "users", "wake_at",
     )  # fmt: skip
 
-    def __init__(self, spec: ModelSpec, policies: dict[str, Policy], price_s: float, arrivals: Arrivals | None = None) -> None:
+    def __init__(self, spec: ModelSpec, policies: dict[str, Policy], price_s: float) -> None:
         self.spec, self.phase, self.users = spec, Phase.OUT, 0
         price = spec.cold_price_s(price_s)
-        self.habits = Habits(arrivals or Arrivals(), price, 1.25 * spec.load_s)
+        self.habits = Habits(Arrivals(), price, 1.25 * spec.load_s)
         self.selector = Selector(policies, price)
         self.plan: Plan | None = None
         self.since: float | None = None
@@ -69,4 +69,11 @@ class Resident:
     def facts(self, now: float) -> dict[str, Any]:
         """For status and metrics."""
         self.settle(now)
-        return {"phase": self.phase.name, "users": self.users, "policy": self.selector.name, "warm_idle_s": self.idle_s, **self.counts}
+        return {
+            "phase": self.phase.name,
+            "users": self.users,
+            "policy": self.selector.name,
+            "warm_idle_s": self.idle_s,
+            "decisions": dict(self.decisions),
+            **self.counts,
+        }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fleet.habits import Habits
 from fleet.plans import Plan
 from fleet.policies import Policy
@@ -10,7 +12,7 @@ MEMORY = 0.985
 """A pause counts half after 46 later ones."""
 HANDICAP = 1.0
 """In cold starts: what a learned candidate must have saved against the conservative one before it is trusted for the first time."""
-STAY = 0.1
+STAY = 1.0
 """In cold starts: by how much another must lead before it is changed to."""
 
 
@@ -46,3 +48,10 @@ class Selector:
         best = min(range(len(costs)), key=costs.__getitem__)
         if costs[best] < costs[self.leader] - STAY * price:
             self.leader = best
+
+    def restore(self, costs: Mapping[str, float], pauses: int) -> None:
+        """Go on from saved costs; a candidate that was not there then keeps its handicap above the conservative one."""
+        base = costs.get(self.names[0], 0.0)
+        self.costs = [costs.get(name, base + cost) for name, cost in zip(self.names, self.costs, strict=True)]
+        self.pauses = pauses
+        self.leader = min(range(len(self.costs)), key=self.costs.__getitem__)
