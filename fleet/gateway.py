@@ -62,12 +62,12 @@ class GatewayHandler(Handler):
 
     server: Gateway
 
-    def dispatch(self) -> bytes | str | dict[str, Any]:  # type: ignore[override]
+    def dispatch(self, method: str) -> bytes | str | dict[str, Any]:
         """The answer's body."""
         self.unread = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
         control = self.server.control
         parts = self.path.partition("?")[0].strip("/").split("/")
-        if self.command == "POST":
+        if method == "POST":
             if len(parts) < 4 or parts[:2] != ["v2", "models"] or parts[-1] != "infer":
                 raise Problem(404, f"no such path: {self.path[:200]}")
             self.route = "infer"
