@@ -1,12 +1,12 @@
-"""What the warm-up controller saves, against the whole frontier of fixed keep-alives, Belady, greedy-dual and moving averages; on recorded and generated traffic.
+"""What the warm-up controller saves, against the whole frontier of fixed keep-alives, Belady, greedy-dual and moving averages.
 
     python benchmarks/dynamic.py --traces ../shared/data/traces --json build/bench/dynamic.json --plots build/bench/dynamic
 
-`warm_idle_over_frontier`: the selector's warm idle time over that of the best fixed keep-alive at the same cold rate (mixtures of two included), the worst
-over the prices of PRICES_S at which the selector keeps its models warm at all (cold rate at most 90 %; at most 5 % for office hours, where that is
-asked). `selector_over_best`: its cost over that of the best policy in hindsight, fixed keep-alives of every length included, the worst over all prices.
-`policies` holds figures at the middle price. `skill`: 1 - MAE / MAE of the moving average whose share was chosen in hindsight. Generated workloads say
-synthetic; recorded ones are thinned at random, which makes gaps close to memoryless. Times of single decisions are of this process's CPU.
+`warm_idle_over_frontier`: the selector's warm idle time over that of the best fixed keep-alive at the same cold rate (mixtures of two included), the
+worst over the prices of PRICES_S at which the selector keeps its models warm at all (cold rate at most 90 %; at most 5 % for office hours, where that
+is asked). `selector_over_best`: its cost over that of the best policy in hindsight, fixed keep-alives of every length included, the worst over all
+prices. `policies` holds figures at the middle price. `skill`: 1 - MAE / MAE of the moving average whose share was chosen in hindsight. Generated
+workloads say synthetic; recorded ones are thinned at random, which makes gaps close to memoryless. Times of decisions are of this thread's CPU.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from fleet.forecaster import Forecasts
 from fleet.frontier import frontier
 from fleet.plans import NEVER
 from fleet.policies import conservative, keep_alive
-from fleet.profile import SLOT_S, Profile, slot_of
 from fleet.replay import ORACLE, POLICIES, SELECTOR, Belady, Outcome, Replay, Workload, policy_of, replay
+from fleet.seasons import SLOT_S, Profile, slot_of
 from fleet.traces import Trace, read_traces
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,14 +70,11 @@ def measure(workload: Workload, most_cold: float) -> dict[str, Any]:
             over_frontier = max(over_frontier, ratio)
         if price == PRICES_S[1]:
             policies = {name: figures(outcome) for name, outcome in outcomes.items()}
-        log(
-            f"{workload.name} at {price:g} s: cold {selector.cold_rate:.4f}, idle over frontier {ratio:.4f}, cost over best {selector.cost / best:.4f}"
-        )
+        told = f"cold {selector.cold_rate:.4f}, idle over frontier {ratio:.4f}, cost over best {selector.cost / best:.4f}"
+        log(f"{workload.name} at {price:g} s: {told}")
     dear = {name: replay(workload, name, price_s=DEAREST_S) for name in ("interval-15min", SELECTOR)}
     policies["selector-dearest"], policies["interval-15min"] = figures(dear[SELECTOR]), figures(dear["interval-15min"])
-    log(
-        f"{workload.name}: wasted {dear[SELECTOR].wasted} against {dear['interval-15min'].wasted}, cold {dear[SELECTOR].cold_rate:.5f} against {dear['interval-15min'].cold_rate:.5f}"
-    )
+    log(f"{workload.name}: " + ", ".join(f"{name} wasted {item.wasted} cold {item.cold_rate:.5f}" for name, item in dear.items()))
     return {
         "name": workload.name,
         "synthetic": workload.synthetic,

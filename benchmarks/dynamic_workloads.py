@@ -15,7 +15,8 @@ MONDAY = 1_704_067_200.0
 """1 January 2024 00:00 UTC."""
 LOAD_S = 4.0
 THINNED = (
-    ("nasa_http_1995_1min.csv", 200), ("nasa_http_1995_1min.csv", 2000), ("nab_aws_elb_requests_5min.csv", 200), ("nab_aws_elb_requests_5min.csv", 2000),
+    ("nasa_http_1995_1min.csv", 200), ("nasa_http_1995_1min.csv", 2000),
+    ("nab_aws_elb_requests_5min.csv", 200), ("nab_aws_elb_requests_5min.csv", 2000),
     ("nab_nyc_taxi_30min.csv", 20_000), ("nab_nyc_taxi_30min.csv", 200_000), ("azure_llm_2023_conv_1s.csv", 200),
 )  # fmt: skip
 """(file, one request in so many is kept). 1/200 and 1/2000 where that is sparse traffic of one model; taxi trips are a hundred times as many."""

@@ -95,14 +95,17 @@ def _ratio(value: float, base: float) -> float | None:
 def describe(result: dict[str, Any]) -> str:
     """A table for a person."""
     lines = [
-        f"{result['requests']} requests of {len(result['models'])} models in {result['days']:.3g} days; a cold start is worth {result['price_s']:g} s of warm memory",
-        f"{'policy':<18}{'cold':>8}{'warm idle':>12}{'over frontier':>15}{'warm-ups':>10}{'wasted':>8}{'hit':>7}{'p99 added':>12}{'cost':>12}{'decision':>10}",
+        f"{result['requests']} requests of {len(result['models'])} models in {result['days']:.3g} days; "
+        f"a cold start is worth {result['price_s']:g} s of warm memory",
+        f"{'policy':<18}{'cold':>8}{'warm idle':>12}{'over frontier':>15}{'warm-ups':>10}{'wasted':>8}{'hit':>7}"
+        f"{'p99 added':>12}{'cost':>12}{'decision':>10}",
     ]
     for name, figures in sorted(result["policies"].items(), key=lambda item: item[1]["cost"]):
         over = figures["warm_idle_over_frontier"]
         lines.append(
-            f"{name:<18}{100 * figures['cold_rate']:>7.2f}%{figures['warm_idle_s'] / HOURS:>10.1f} h{'-' if over is None else f'{over:.3f}':>15}{figures['prewarms']:>10}"
-            f"{figures['wasted']:>8}{100 * figures['hit_rate']:>6.0f}%{figures['p99_added_ms']:>9.0f} ms{figures['cost'] / HOURS:>10.1f} h{figures['decision_us']:>7.0f} us"
+            f"{name:<18}{100 * figures['cold_rate']:>7.2f}%{figures['warm_idle_s'] / HOURS:>10.1f} h{'-' if over is None else f'{over:.3f}':>15}"
+            f"{figures['prewarms']:>10}{figures['wasted']:>8}{100 * figures['hit_rate']:>6.0f}%{figures['p99_added_ms']:>9.0f} ms"
+            f"{figures['cost'] / HOURS:>10.1f} h{figures['decision_us']:>7.0f} us"
         )
     odd = {name: model["notes"] for name, model in result["models"].items() if any(model["notes"].values())}
     return "\n".join([*lines, *(f"{name}: {', '.join(f'{count} {what}' for what, count in found.items() if count)}" for name, found in odd.items())])

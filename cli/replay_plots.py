@@ -15,7 +15,8 @@ MOST_ROWS_S = 7 * 86400.0
 
 
 def _page(width: int, height: int, title: str, parts: Sequence[str]) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
     return "\n".join(
         [head, f'<rect width="{width}" height="{height}" fill="white"/>', _text(width / 2, 20, title, "middle", 14), *parts, "</svg>", ""]
     )

@@ -34,9 +34,8 @@ class Announced(Record):
         """A few lines for a person."""
         warm = ", ".join(name for name, phase in self.phases.items() if phase == "WARM") or "none"
         cap = f" of {self.cap_mb:g}" if self.cap_mb is not None else ""
-        lines = [
-            f"controller: pid {self.pid} at {self.address}, mode {self.mode}{', shadow' if self.shadow else ''}; {self.memory_mb:g}{cap} MB; warm: {warm}"
-        ]
+        shadow = ", shadow" if self.shadow else ""
+        lines = [f"controller: pid {self.pid} at {self.address}, mode {self.mode}{shadow}; {self.memory_mb:g}{cap} MB; warm: {warm}"]
         return "\n".join([*lines, *(f"  {change['mode']} {change['model']}: {change['reason']}" for change in self.changes[-5:])])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 
-from fleet.profile import DAY_SLOTS, WEEK_SLOTS, Profile, place_of, slot_of
+from fleet.seasons import DAY_SLOTS, WEEK_SLOTS, Profile, place_of, slot_of
 
 BINS = 240
 BINS_PER_E = 18.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,9 @@ def control(arguments: argparse.Namespace, state: Path, log: Log, show: Callable
         driver = Triton(arguments.triton, arguments.triton_http)
     elif arguments.act:
         driver = ServeProcesses(state / "servers", key=arguments.key, allow_unsigned=arguments.allow_unsigned)
-    controller = Controller(settings.models, price_s=settings.price_s, cap_mb=settings.cap_mb, log=log.info)
+    # neither server gives back contexts alone
+    models = [dataclasses.replace(spec, weights_mb=spec.size_mb, contexts_mb=0.0) for spec in settings.models]
+    controller = Controller(models, price_s=settings.price_s, cap_mb=settings.cap_mb, log=log.info)
     running = Control(controller, driver, state=state, log=log)
     gateway = Gateway(arguments.host, arguments.port, running, log=log)
     watch = None if arguments.act else Watch(running, watched, log)

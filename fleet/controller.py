@@ -85,7 +85,7 @@ class Controller(Residency):
         return [Action(Kind.UNLOAD, name, reason="removed")] if model.phase is not Phase.OUT else []
 
     def request(self, name: str, now: float, at: float | None = None) -> list[Action]:
-        """A request for `name` came in at `at` (default now). It may run once the model is WARM; `done` must follow when it was answered or given up."""
+        """A request for `name` came in at `at` (default now). It may run once the model is WARM; `done` must follow, answered or given up."""
         model = self.model(name)
         self._learn(model, now, now if at is None else at)
         model.users += 1

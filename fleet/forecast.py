@@ -46,7 +46,7 @@ class Forecaster:
 
     __slots__ = (
         "_errors",
-        "_first", "_fit", "_last", "_pending", "_season", "_sum", "_window", "bias", "hits", "horizon", "levels", "recent", "steps", "told", "usuals", "width",
+        "_first", "_fit", "_pending", "_window", "bias", "hits", "horizon", "levels", "recent", "steps", "told", "usuals", "width",
     )  # fmt: skip
 
     def __init__(self, horizon: int = 1, recent: int = 1500) -> None:
@@ -58,12 +58,10 @@ class Forecaster:
         self._first = min(range(len(ALPHAS)), key=lambda index: abs(math.log(ALPHAS[index] * math.sqrt(horizon) / FIRST_ALPHA)))
         """The moving average to begin with: the further ahead, the slower."""
         self._window: deque[float] = deque(maxlen=horizon)
-        self._sum = 0.0
         self._pending: deque[tuple[list[float], float, float]] = deque()
         self._errors = [0.0] * (2 * len(ALPHAS) + 3)
         """Recent mean absolute error of each part; then of the profile itself, of the blend and of the blend at its median."""
         self._fit = 0.0
-        self._last: tuple[list[float], float, float] | None = None
         self.bias = 0.0
         """Median of (outcome - blend) / scale."""
         self.width = 1.64 * (1.0 + (math.sqrt(horizon) - 1.0) / 4.0)

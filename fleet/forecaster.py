@@ -6,7 +6,7 @@ import time
 
 from fleet.forecast import Forecaster
 from fleet.habits import AHEAD_SLOTS, Habits
-from fleet.profile import place_of, slot_of
+from fleet.seasons import place_of, slot_of
 
 RECENT_SLOTS = 480
 """Ten days: what a part's skill is judged on."""
@@ -49,7 +49,7 @@ class Forecasts:
         return {"skill": forecaster.skill, "coverage": forecaster.coverage} if forecaster is not None else {"skill": None, "coverage": None}
 
     def refresh(self, name: str, habits: Habits, closed: list[tuple[int, float, float]], now: float) -> None:
-        """Learn the half-hours that ended as (slot, sessions, what was expected) and forecast a day from the one that `now` is in into `habits.rates`.
+        """Learn half-hours that ended, as (slot, sessions, what was expected), and forecast a day from the one of `now` into `habits.rates`.
 
         Any exception in here counts as the forecaster's death: requests go on.
         """

@@ -23,8 +23,11 @@ class Frontier:
 
     def idle_at(self, cold_rate: float) -> float:
         """Least warm idle time at that cold rate, mixtures of two lengths included (the lower convex hull)."""
+        least: dict[float, float] = {}
+        for cold, idle in zip(self.cold_rate.tolist(), self.warm_idle_s.tolist(), strict=True):
+            least[cold] = min(idle, least.get(cold, idle))
         hull: list[tuple[float, float]] = []
-        for point in sorted(zip(self.cold_rate.tolist(), self.warm_idle_s.tolist(), strict=True)):
+        for point in sorted(least.items()):
             while len(hull) > 1 and _turns(hull[-2], hull[-1], point) <= 0.0:
                 hull.pop()
             hull.append(point)

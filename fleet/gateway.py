@@ -1,4 +1,4 @@
-"""The controller's front door: takes infer requests for every model, has the model warmed, passes them on and passes the answer back. Standard library only."""
+"""The controller's front door: takes infer requests for every model, has it warmed, passes them on and the answer back. Standard library only."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from fleet.arrivals import BINS, EDGES, FORGET, Arrivals, bin_of
 from fleet.periods import Period, find_period
 from fleet.plans import Pattern, Window
-from fleet.profile import DAY_SLOTS, SLOT_S, WEEK_SLOTS, day_index, place_of, slot_of
+from fleet.seasons import DAY_SLOTS, SLOT_S, WEEK_SLOTS, day_index, place_of, slot_of
 
 AHEAD_SLOTS = 48
 GROWTH = 1.08
@@ -98,7 +98,7 @@ class Habits:
         return min(max(self.gap_windows()[0], self.bridge_s), self.arrivals.session_s)
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until the next session is likely to start: by its period, else by half-hours that usually start one; None before anything is known."""
+        """Seconds until the next request is likely: by its period, else by usual half-hours and past gaps; None before anything is known."""
         found, start = self.period(), self.arrivals.session
         for low, high in found.windows(start) if found is not None else ():
             if now < high:

@@ -45,7 +45,7 @@ class Action:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec(Record):
-    """A model that the controller may load. `weights_mb` + `contexts_mb` of memory while warm; `load_s` from nothing, `contexts_s` with weights there.
+    """A model that the controller may load: `weights_mb` + `contexts_mb` while warm; `load_s` from nothing, `contexts_s` with weights there.
 
     `price_s`: seconds of warm memory that one cold start is worth, null for the controller's. `priority` scales it: 2 is worth twice as much.
     `sla_ms`: largest latency promised; a load that breaks it makes a cold start worth up to ten times as much.

@@ -16,24 +16,24 @@ LEAST_SPREAD_S = 0.5
 
 
 class Period(NamedTuple):
-    """After a session's start the next is awaited `ahead_s` later, within `low_s` and `high_s` of that; if it does not come, a `period_s` later again."""
+    """After a session's start the next is awaited `ahead_s` later, from `low_s` to `high_s` of that; if it does not come, `period_s` later again."""
 
     period_s: float
     ahead_s: float
     low_s: float
     high_s: float
-    count: int
+    repeats: int
 
     def windows(self, start: float) -> list[tuple[float, float]]:
         """When the next session may start, `start` being when the last one did."""
-        centres = (start + self.ahead_s + index * self.period_s for index in range(self.count))
+        centres = (start + self.ahead_s + index * self.period_s for index in range(self.repeats))
         return [(centre + self.low_s, centre + self.high_s) for centre in centres]
 
 
 def find_period(intervals: list[float], price_s: float, lead_s: float) -> Period | None:
     """From the last `intervals` between starts of sessions, in seconds, oldest first. Skipped sessions give multiples of the period.
 
-    Starts either keep to a clock (their jitter does not add up: a line is fitted through them) or follow one another (it does); the closer fit counts.
+    Starts keep to a clock (their jitter does not add up: a line is fitted through them) or follow one another (it does); the closer fit counts.
     The window is what is worth it at `price_s` a miss and a second of memory for each second of it. None where awaiting is not worth it.
     """
     if len(intervals) < LEAST_SESSIONS:

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 
-from fleet.profile import FIRST_SLOT, SLOT_S, WEEK_S
+from fleet.seasons import FIRST_SLOT, SLOT_S, WEEK_S
 
 NEVER = math.inf
 MONDAY_S = FIRST_SLOT * SLOT_S
@@ -17,16 +17,33 @@ Window = tuple[float, float]
 class Plan:
     """Warm from `since` for `keep_s` seconds, then in `windows` (sorted, apart or touching; touching ones warm up anew without a pause).
 
-    `load_s`: a window's first seconds are its load, in which memory is held and a request still waits.
+    `load_s`: a window's first seconds are its load, in which memory is held and a request still waits. `limit_s`: once memory was held for so long
+    in vain, it is given back and not taken again before the next request.
     """
 
-    __slots__ = ("keep_s", "load_s", "since", "windows")
+    __slots__ = ("keep_s", "limit_s", "load_s", "since", "windows")
 
     def __init__(self, since: float, keep_s: float, windows: tuple[Window, ...] = (), load_s: float = 0.0) -> None:
-        self.since, self.keep_s, self.windows, self.load_s = since, keep_s, windows, load_s
+        self.since, self.keep_s, self.windows, self.load_s, self.limit_s = since, keep_s, windows, load_s, NEVER
 
     def judge(self, until: float) -> tuple[bool, float]:
         """Whether a request at `until` would be met warm, and for how many seconds memory would have been held since `since`."""
+        warm, held = self.follow(until)
+        return (warm, held) if held <= self.limit_s else (False, self.limit_s)
+
+    def wants(self, now: float) -> tuple[bool, float]:
+        """Whether it wants the model warm (or loading) at `now`, and when that changes or a window starts next (NEVER when it does not)."""
+        wanted, change = self.look(now)
+        if self.limit_s < NEVER:
+            left = self.limit_s - self.follow(now)[1]
+            if left <= 0.0:
+                return False, NEVER
+            if wanted:
+                change = min(change, now + left)
+        return wanted, change
+
+    def follow(self, until: float) -> tuple[bool, float]:
+        """`judge` without the limit."""
         covered = self.since + self.keep_s
         if until <= covered:
             return True, until - self.since
@@ -43,8 +60,8 @@ class Plan:
             covered = end
         return False, held
 
-    def wants(self, now: float) -> tuple[bool, float]:
-        """Whether it wants the model warm (or loading) at `now`, and when that changes or a window starts next (NEVER when it does not)."""
+    def look(self, now: float) -> tuple[bool, float]:
+        """`wants` without the limit."""
         covered = self.since + self.keep_s
         if now < covered:
             return True, covered
@@ -72,10 +89,10 @@ class Interval(Plan):
         super().__init__(since, 0.0)
         self.interval_s = interval_s
 
-    def judge(self, until: float) -> tuple[bool, float]:
+    def follow(self, until: float) -> tuple[bool, float]:
         return True, until - self.since
 
-    def wants(self, now: float) -> tuple[bool, float]:
+    def look(self, now: float) -> tuple[bool, float]:
         return True, self.next_end(now)
 
     def next_end(self, now: float) -> float:
@@ -123,7 +140,7 @@ class Pattern:
         """The window that `at` is in, or the next one."""
         if not self.parts:
             return None
-        week, inside = divmod(at + MONDAY_S, WEEK_S)
+        inside = (at + MONDAY_S) % WEEK_S
         base = at - inside
         index = bisect.bisect_right(self.starts, inside) - 1
         if index < 0 or inside >= self.parts[index][1]:
@@ -143,7 +160,7 @@ class Weekly(Plan):
         super().__init__(since, keep_s, (), load_s)
         self.pattern = pattern
 
-    def judge(self, until: float) -> tuple[bool, float]:
+    def follow(self, until: float) -> tuple[bool, float]:
         covered = self.since + self.keep_s
         if until <= covered:
             return True, until - self.since
@@ -153,7 +170,7 @@ class Weekly(Plan):
             return False, held
         return window[0] <= covered or until >= window[0] + self.load_s, held
 
-    def wants(self, now: float) -> tuple[bool, float]:
+    def look(self, now: float) -> tuple[bool, float]:
         covered = self.since + self.keep_s
         if now < covered:
             return True, covered

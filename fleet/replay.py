@@ -34,7 +34,7 @@ SELECTOR, ORACLE = "selector", "oracle"
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Requests of several models: `times[name]` sorted, seconds since the epoch, all between `start` and `end`. `synthetic`: generated, not recorded."""
+    """Requests of several models: `times[name]` sorted, seconds since the epoch, between `start` and `end`. `synthetic`: generated, not recorded."""
 
     name: str
     specs: tuple[ModelSpec, ...]

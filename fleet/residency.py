@@ -88,7 +88,7 @@ class Residency:
                     del self._waiting[name]
                 continue
             for victim, phase in victims:
-                leaving += victim.spec.contexts_mb if phase is Phase.WEIGHTS else self.memory(victim)
+                leaving += victim.spec.contexts_mb if phase is Phase.WEIGHTS else victim.memory_mb
                 victim.counts["evictions"] += 1
                 actions.append(self.unload(victim, now, phase, f"gives way to {name}"))
             if not self.arbiter.fits(need):
@@ -101,8 +101,10 @@ class Residency:
 
     def _wanted(self, model: Resident, now: float) -> bool:
         """Whether a model that is out is to be loaded ahead of demand; a keep-alive that an eviction ended is not taken up again."""
-        window = model.plan.next_window(now) if model.plan is not None else None
-        return model.spec.pinned or (window is not None and window[0] <= now)
+        if model.spec.pinned or model.plan is None or not model.plan.wants(now)[0]:
+            return model.spec.pinned
+        window = model.plan.next_window(now)
+        return window is not None and window[0] <= now
 
     def _begin(self, model: Resident, now: float, urgent: bool) -> Action:
         spec = model.spec
@@ -118,13 +120,9 @@ class Residency:
         self.wake(model, model.deadline)
         return Action(Kind.LOAD, spec.name, urgent, "somebody waits" if urgent else "a request is expected", seconds)
 
-    def memory(self, model: Resident) -> float:
-        """MB that the model holds."""
-        return model.spec.weights_mb if model.phase is Phase.WEIGHTS else model.spec.size_mb
-
     def unload(self, model: Resident, now: float, to: Phase, reason: str) -> Action:
         """Give memory back: contexts alone (to WEIGHTS) or all of it (to OUT)."""
-        model.leaving_mb = model.spec.contexts_mb if to is Phase.WEIGHTS else self.memory(model)
+        model.leaving_mb = model.spec.contexts_mb if to is Phase.WEIGHTS else model.memory_mb
         model.phase, model.leaving_to = Phase.UNLOADING, to
         model.stop_idle(now)
         model.close_prewarm(used=False)

@@ -18,7 +18,8 @@ class Resident:
     """A model's state. `users`: requests inside. `asked`: when the load that runs was asked for."""
 
     __slots__ = (
-        "asked", "away_until", "counts", "deadline", "decisions", "dual", "failures", "frequency", "good", "habits", "idle_s", "idle_since", "leaving_mb", "leaving_to", "open",
+        "asked", "away_until", "counts", "deadline", "decisions", "dual", "failures", "frequency", "good", "habits", "idle_s", "idle_since",
+        "leaving_mb", "leaving_to", "open",
         "opened", "phase", "plan", "selector", "since", "spec", "urgent", "users", "wake_at",
     )  # fmt: skip
 
@@ -44,6 +45,15 @@ class Resident:
         self.frequency = self.dual = 0.0
         self.counts = dict.fromkeys(COUNTS, 0)
         self.decisions: dict[str, int] = {}
+
+    @property
+    def memory_mb(self) -> float:
+        """What it holds now; a load holds all from its start, an unload until its end."""
+        if self.phase is Phase.OUT:
+            return 0.0
+        if self.phase is Phase.UNLOADING:
+            return self.leaving_mb + (self.spec.weights_mb if self.leaving_to is Phase.WEIGHTS else 0.0)
+        return self.spec.weights_mb if self.phase is Phase.WEIGHTS else self.spec.size_mb
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until the next request is likely: by its period, else by the half-hours that usually start as many sessions; None when unknown."""

@@ -1,4 +1,4 @@
-"""The controller's memory across restarts: each model's arrivals and what its policies have cost. Torn or foreign state starts it conservative, and says so."""
+"""The controller's memory across restarts: each model's arrivals and what its policies have cost. Torn state starts it conservative, and says so."""
 
 from __future__ import annotations
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fleet.habits import Habits
-from fleet.plans import Plan
+from fleet.plans import NEVER, Plan
 from fleet.policies import Policy
 
 MEMORY = 0.985
 """A pause counts half after 46 later ones."""
 HANDICAP = 1.0
 """In cold starts: what a learned candidate must have saved against the conservative one before it is trusted for the first time."""
+PATIENCE = 6.0
+"""In prices: memory held in vain for so long is given back, whatever a policy says: a request was likely long before, so habits have changed."""
 STAY = 1.0
 """In cold starts: by how much another must lead before it is changed to."""
 
@@ -19,11 +21,12 @@ STAY = 1.0
 class Selector:
     """Costs of `policies` (name to policy, the conservative one first) on one model, in seconds of warm memory."""
 
-    __slots__ = ("costs", "leader", "names", "pauses", "policies")
+    __slots__ = ("costs", "leader", "limit_s", "names", "pauses", "policies")
 
     def __init__(self, policies: dict[str, Policy], price_s: float) -> None:
         self.names, self.policies = tuple(policies), tuple(policies.values())
         self.costs = [0.0] + [HANDICAP * price_s] * (len(policies) - 1)
+        self.limit_s = PATIENCE * price_s if len(policies) > 1 else NEVER
         self.leader = 0
         self.pauses = 0
 
@@ -34,16 +37,20 @@ class Selector:
 
     def plan(self, habits: Habits, now: float) -> Plan:
         """The leader's plan from `now`."""
-        return self.policies[self.leader](habits, now)
+        plan = self.policies[self.leader](habits, now)
+        plan.limit_s = self.limit_s
+        return plan
 
     def learn(self, habits: Habits, since: float, until: float) -> None:
-        """A pause from `since` to the request at `until`; must be called before `habits` learns of that request, so that nobody knows more than then."""
+        """A pause from `since` to the request at `until`; to be called before `habits` learns of that request, so that none knows more."""
         self.pauses += 1
         if len(self.policies) == 1:
             return
-        costs, price = self.costs, habits.price_s
+        costs, price, limit = self.costs, habits.price_s, self.limit_s
         for index, policy in enumerate(self.policies):
-            warm, held = policy(habits, since).judge(until)
+            plan = policy(habits, since)
+            plan.limit_s = limit
+            warm, held = plan.judge(until)
             costs[index] = costs[index] * MEMORY + (held if warm else held + price)
         best = min(range(len(costs)), key=costs.__getitem__)
         if costs[best] < costs[self.leader] - STAY * price:

@@ -1,4 +1,4 @@
-"""What an operator writes for the controller: one JSON file with the models, the memory cap and the price of a cold start. Strict; most keys have defaults."""
+"""What an operator writes for the controller: one JSON file with models, memory cap and price of a cold start. Strict; most keys have defaults."""
 
 from __future__ import annotations
 

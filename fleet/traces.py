@@ -1,10 +1,11 @@
-"""Recorded requests for replay: CSV with `timestamp` and `count`, or `timestamp` and `model` (and perhaps `count`). What is odd is refused or counted."""
+"""Recorded requests for replay: CSV with `timestamp` and `count`, or `timestamp` and `model`. What is odd is refused or counted."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import datetime
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +69,7 @@ def read_traces(path: str | Path) -> list[Trace]:
 
 def _trace(model: str, rows: list[tuple[float, int]]) -> Trace:
     times = [at for at, _ in rows]
-    late = sum(after < before for before, after in zip(times, times[1:], strict=False))
+    late = sum(after < before for before, after in itertools.pairwise(times))
     merged: dict[float, int] = {}
     for at, count in rows:
         merged[at] = merged.get(at, 0) + count

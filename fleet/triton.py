@@ -1,4 +1,4 @@
-"""A Triton server that the controller drives through its gRPC model-control API: load, unload, ready. Needs `grpcio` (extra `triton`) and nothing of Triton's.
+"""A Triton server that the controller drives through its gRPC model-control API: load, unload, ready. Needs `grpcio` (extra `triton`).
 
 Messages are the few fields of the GRPCInferenceService protocol that these calls need, written by hand: string fields of protocol buffers
 (developers.google.com/protocol-buffers/docs/encoding). The server must run with `--model-control-mode=explicit`.
@@ -37,7 +37,7 @@ class Triton:
 
     def __init__(self, address: str, url: str) -> None:
         try:
-            import grpc
+            import grpc  # the extra `triton`
         except ImportError as error:
             raise TargetError(
                 "Triton is driven over gRPC", where=address, expected="the package grpcio", got=str(error), next="pip install grpcio"

@@ -40,7 +40,8 @@ class Acting:
     """A `control --act` process and what it logs."""
 
     def __init__(self, fleet: Path, state: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "fleet.main", "control", str(fleet), "--state", str(state), "--port", "0", "--act", "--allow-unsigned", "--json"]
+        program = [sys.executable, "-m", "fleet.main", "control", str(fleet)]
+        command = [*program, "--state", str(state), "--port", "0", "--act", "--allow-unsigned", "--json"]
         self.log = open(state.parent / f"{state.name}.log", "ab")  # noqa: SIM115  (closed in stop)
         self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=self.log, text=True, cwd=ROOT)
         assert self.process.stdout is not None
