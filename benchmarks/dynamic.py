@@ -6,7 +6,7 @@
 worst over the prices of PRICES_S at which the selector keeps its models warm at all (cold rate at most 90 %; at most 5 % for office hours, where that
 is asked). `selector_over_best`: its cost over that of the best policy in hindsight, fixed keep-alives of every length included, the worst over all
 prices. `policies` holds figures at the middle price. `skill`: 1 - MAE / MAE of the moving average whose share was chosen in hindsight. Generated
-workloads say synthetic; recorded ones are thinned at random, which makes gaps close to memoryless. Times of decisions are of this thread's CPU.
+workloads say synthetic; recorded ones are thinned at random, which makes gaps close to memoryless. `decision_us` is a median.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fleet.forecast import Forecaster
 from fleet.forecaster import Forecasts
 from fleet.frontier import frontier
 from fleet.plans import NEVER
-from fleet.policies import conservative, keep_alive
+from fleet.policies import KeepAlive, conservative
 from fleet.replay import ORACLE, POLICIES, SELECTOR, Belady, Outcome, Replay, Workload, policy_of, replay
 from fleet.seasons import SLOT_S, Profile, slot_of
 from fleet.traces import Trace, read_traces
@@ -119,7 +119,7 @@ def forecast(trace: Trace, steps: int) -> dict[str, Any]:
 def arbiter(workload: Workload) -> dict[str, float]:
     """Cold rates of twenty models in half their memory: the selector with foresight, greedy-dual and Belady, the last two loading on demand."""
     cap = 0.5 * sum(spec.size_mb for spec in workload.specs)
-    always = keep_alive(NEVER)
+    always = KeepAlive(NEVER)
     best = Controller(workload.specs, policy=always, cap_mb=cap)
     best.arbiter = Belady(cap, workload.times)
     runs = {
@@ -150,8 +150,8 @@ def dead_forecaster(workload: Workload) -> float:
 
 
 def decision(workload: Workload) -> float:
-    """Microseconds of CPU for each request, forecasts left out: the median of five replays."""
-    return float(np.median([replay(workload, SELECTOR, price_s=PRICES_S[1]).decision_us for _ in range(5)]))
+    """Microseconds for a request and all that follows until the next, forecasts left out: the median of three replays' medians."""
+    return float(np.median([replay(workload, SELECTOR, price_s=PRICES_S[1]).decision_us for _ in range(3)]))
 
 
 def resident_mb() -> float:

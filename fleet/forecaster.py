@@ -49,22 +49,21 @@ class Forecasts:
         return {"skill": forecaster.skill, "coverage": forecaster.coverage} if forecaster is not None else {"skill": None, "coverage": None}
 
     def refresh(self, name: str, habits: Habits, closed: list[tuple[int, float, float]], now: float) -> None:
-        """Learn half-hours that ended, as (slot, sessions, what was expected), and forecast a day from the one of `now` into `habits.rates`.
+        """Learn half-hours that ended, as (slot, sessions, what was expected), and forecast a day from the one of `now` into `habits`.
 
         Any exception in here counts as the forecaster's death: requests go on.
         """
         if self.dead:
             return
-        started = time.thread_time()
+        started = time.perf_counter()
         try:
             forecaster = self.of(name)
             for _, sessions, expected in closed[-AHEAD_SLOTS:]:
                 forecaster.learn(sessions, expected)
                 forecaster.forecast(expected)
             slot, profile = slot_of(now), habits.arrivals.profile
-            habits.rates = forecaster.shape([profile.expected(place_of(slot + ahead)) for ahead in range(AHEAD_SLOTS)])
-            habits.rates_slot = slot
+            habits.forecast(slot, forecaster.shape([profile.expected(place_of(slot + ahead)) for ahead in range(AHEAD_SLOTS)]))
         except Exception as error:  # whatever it is, it must not reach a request
             self.dead = f"{type(error).__name__}: {error}"
-        self.seconds += time.thread_time() - started
+        self.seconds += time.perf_counter() - started
         self.count += 1

@@ -34,10 +34,9 @@ class Habits:
         "_period_key",
         "arrivals",
         "bridge_s",
+        "forecast_windows",
         "lead_s",
         "price_s",
-        "rates",
-        "rates_slot",
     )
 
     def __init__(self, arrivals: Arrivals, price_s: float, lead_s: float) -> None:
@@ -49,9 +48,8 @@ class Habits:
         self._period_key = -1.0
         self._gaps: tuple[float, tuple[Window, ...]] = (0.0, ())
         self._gap_key = 0.0
-        self.rates: list[float] = []
-        """Forecast sessions of the half-hours from `rates_slot` on."""
-        self.rates_slot = 0
+        self.forecast_windows: tuple[Window, ...] = ()
+        """The half-hours of the day that was forecast that pay."""
 
     def pays(self, sessions: float) -> bool:
         """Whether a half-hour that starts so many sessions is worth being warm."""
@@ -76,9 +74,9 @@ class Habits:
             self._pattern = Pattern(tuple(self._runs([bool(hot) for hot in self._hot], 0.0)))
         return self._pattern
 
-    def forecast_windows(self) -> tuple[Window, ...]:
-        """The same from `rates`, for the day that they cover."""
-        return tuple(self._runs([self.pays(rate) for rate in self.rates], self.rates_slot * SLOT_S))
+    def forecast(self, slot: int, rates: list[float]) -> None:
+        """Take in the sessions forecast for the half-hours from `slot` on."""
+        self.forecast_windows = tuple(self._runs([self.pays(rate) for rate in rates], slot * SLOT_S))
 
     def _runs(self, hot: list[bool], origin: float) -> list[Window]:
         edges = [index for index, (before, after) in enumerate(pairwise([False, *hot, False])) if before != after]

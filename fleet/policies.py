@@ -19,9 +19,16 @@ Policy = Callable[[Habits, float], Plan]
 """`policy(habits, now)`: the plan from `now`, when the model became idle."""
 
 
-def keep_alive(seconds: float) -> Policy:
+class KeepAlive:
     """Warm for so long after each request."""
-    return lambda _, now: Plan(now, seconds)
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, _: Habits, now: float) -> Plan:
+        return Plan(now, self.seconds)
 
 
 def conservative(habits: Habits, now: float) -> Plan:
@@ -41,7 +48,7 @@ def schedule(habits: Habits, now: float) -> Plan:
 
 def forecast(habits: Habits, now: float) -> Plan:
     """The half-hours of the next day that the forecast says will pay."""
-    return Plan(now, habits.bridge(), habits.forecast_windows(), habits.lead_s)
+    return Plan(now, habits.bridge(), habits.forecast_windows, habits.lead_s)
 
 
 def gaps(habits: Habits, now: float) -> Plan:
@@ -98,5 +105,5 @@ def histogram(habits: Habits, now: float) -> Plan:
 
 def candidates() -> dict[str, Policy]:
     """What the selector chooses from; the first is the one it falls back to."""
-    fixed = {f"keep-alive-{seconds:g}s": keep_alive(seconds) for seconds in KEEP_ALIVES_S}
+    fixed = {f"keep-alive-{seconds:g}s": KeepAlive(seconds) for seconds in KEEP_ALIVES_S}
     return {"conservative": conservative, **fixed, "schedule": schedule, "gaps": gaps, "period": period, "forecast": forecast}

@@ -6,7 +6,9 @@ import bisect
 import dataclasses
 import heapq
 import math
+import statistics
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +17,12 @@ from fleet.controller import PRICE_S, Controller
 from fleet.habits import Habits
 from fleet.models import Action, Kind, ModelSpec, Phase
 from fleet.plans import NEVER, Plan
-from fleet.policies import Policy, conservative, forecast, gaps, histogram, interval, keep_alive, period, schedule
+from fleet.policies import KeepAlive, Policy, conservative, forecast, gaps, histogram, interval, period, schedule
 
 POLICIES: dict[str, Policy] = {
-    "always-warm": keep_alive(NEVER),
-    "keep-alive-10min": keep_alive(600.0),
-    "keep-alive-1h": keep_alive(3600.0),
+    "always-warm": KeepAlive(NEVER),
+    "keep-alive-10min": KeepAlive(600.0),
+    "keep-alive-1h": KeepAlive(3600.0),
     "conservative": conservative,
     "interval-15min": interval,
     "histogram": histogram,
@@ -63,7 +65,7 @@ class Outcome:
     p99_added_ms: float
     lost: int
     decision_us: float
-    """Real time of the controller for each request without its forecasts, a mean: the one figure that another run does not repeat."""
+    """Real time of the controller for a request and what follows until the next, without forecasts: the median, which another run does not repeat."""
     timeline: list[tuple[float, str, str]] = dataclasses.field(default_factory=list, repr=False)
     """(at, model, what happened)."""
     status: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -127,7 +129,7 @@ class Replay:
         self.loads: list[tuple[float, str]] = []
         self.waiting: dict[str, list[float]] = {}
         self.added: list[float] = []
-        self.spent = 0.0
+        self.spent, self.decisions = 0.0, array("f")
         self.now = workload.start
 
     def act(self, actions: list[Action], now: float) -> None:
@@ -142,9 +144,9 @@ class Replay:
 
     def timed(self, call: Callable[..., list[Action]], *arguments: Any) -> list[Action]:
         """The controller's answer, its time counted."""
-        started = time.thread_time()
+        started, forecasts = time.perf_counter(), self.controller.forecasts.seconds
         actions = call(*arguments)
-        self.spent += time.thread_time() - started
+        self.spent += time.perf_counter() - started - (self.controller.forecasts.seconds - forecasts)
         return actions
 
     def advance(self, until: float) -> None:
@@ -170,7 +172,8 @@ class Replay:
         controller, workload = self.controller, self.workload
         for at, name in workload.requests():
             self.advance(at)
-            self.now = at
+            self.decisions.append(1e6 * self.spent)
+            self.spent, self.now = 0.0, at
             self.act(self.timed(controller.request, name, at), at)
             if controller.models[name].phase is Phase.WARM:
                 self.added.append(0.0)
@@ -203,7 +206,7 @@ class Replay:
             p50_added_ms=1000.0 * waits[len(waits) // 2] if waits else 0.0,
             p99_added_ms=1000.0 * waits[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else 0.0,
             lost=total["requests"] - len(waits),
-            decision_us=1e6 * (self.spent - self.controller.forecasts.seconds) / max(1, total["requests"]),
+            decision_us=statistics.median(self.decisions) if self.decisions else 0.0,
             timeline=self.timeline,
             status=self.controller.status(end),
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fleet.habits import Habits
 from fleet.plans import NEVER, Plan
-from fleet.policies import Policy
+from fleet.policies import KeepAlive, Policy
 
 MEMORY = 0.985
 """A pause counts half after 46 later ones."""
@@ -21,10 +21,12 @@ STAY = 1.0
 class Selector:
     """Costs of `policies` (name to policy, the conservative one first) on one model, in seconds of warm memory."""
 
-    __slots__ = ("costs", "leader", "limit_s", "names", "pauses", "policies")
+    __slots__ = ("costs", "fixed", "leader", "learned", "limit_s", "names", "pauses", "policies")
 
     def __init__(self, policies: dict[str, Policy], price_s: float) -> None:
         self.names, self.policies = tuple(policies), tuple(policies.values())
+        self.fixed = [(index, policy.seconds) for index, policy in enumerate(self.policies) if isinstance(policy, KeepAlive)]
+        self.learned = [(index, policy) for index, policy in enumerate(self.policies) if not isinstance(policy, KeepAlive)]
         self.costs = [0.0] + [HANDICAP * price_s] * (len(policies) - 1)
         self.limit_s = PATIENCE * price_s if len(policies) > 1 else NEVER
         self.leader = 0
@@ -47,7 +49,11 @@ class Selector:
         if len(self.policies) == 1:
             return
         costs, price, limit = self.costs, habits.price_s, self.limit_s
-        for index, policy in enumerate(self.policies):
+        pause = until - since
+        for index, seconds in self.fixed:  # as their plans would say, without making these
+            keep = seconds if seconds < limit else limit
+            costs[index] = costs[index] * MEMORY + (pause if pause <= keep else keep + price)
+        for index, policy in self.learned:
             plan = policy(habits, since)
             plan.limit_s = limit
             warm, held = plan.judge(until)

@@ -13,7 +13,7 @@ from fleet.controller import Controller
 from fleet.models import Action, Kind, ModelSpec, Phase
 from fleet.modes import Mode
 from fleet.plans import NEVER
-from fleet.policies import keep_alive
+from fleet.policies import KeepAlive
 from pipeline.errors import ConfigError, InputError
 
 START = 1_704_067_200.0
@@ -48,7 +48,7 @@ def test_a_first_request_is_cold_and_the_next_is_not() -> None:
 
 
 def test_an_idle_model_is_unloaded_when_its_keep_alive_ends() -> None:
-    controller = Controller([spec("a")], policy=keep_alive(100.0))
+    controller = Controller([spec("a")], policy=KeepAlive(100.0))
     serve(controller, "a", START)
     assert controller.next_wake() == START  # a forecast is due
     assert controller.tick(START) == []
@@ -79,7 +79,7 @@ def test_memory_held_in_vain_for_long_is_given_back_and_not_taken_again() -> Non
 
 
 def test_under_pressure_contexts_go_first_then_weights_and_never_what_is_in_use() -> None:
-    controller = Controller([spec("a"), spec("b"), spec("small", weights_mb=5.0, contexts_mb=5.0)], cap_mb=205.0, policy=keep_alive(NEVER))
+    controller = Controller([spec("a"), spec("b"), spec("small", weights_mb=5.0, contexts_mb=5.0)], cap_mb=205.0, policy=KeepAlive(NEVER))
     for name in ("a", "b"):
         serve(controller, name, START)
     controller.request("b", START + 1)
@@ -95,7 +95,7 @@ def test_under_pressure_contexts_go_first_then_weights_and_never_what_is_in_use(
 
 
 def test_a_pinned_model_is_loaded_by_itself_and_stays() -> None:
-    controller = Controller([spec("a", pinned=True), spec("b"), spec("c")], cap_mb=220.0, policy=keep_alive(0.0))
+    controller = Controller([spec("a", pinned=True), spec("b"), spec("c")], cap_mb=220.0, policy=KeepAlive(0.0))
     assert kinds(controller.tick(START)) == [(Kind.LOAD, "a")]
     controller.loaded("a", START)
     for at in range(1, 20):

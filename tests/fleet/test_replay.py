@@ -15,7 +15,7 @@ from cli.replay import describe, replay_files
 from fleet.controller import Controller
 from fleet.frontier import frontier
 from fleet.models import ModelSpec
-from fleet.policies import keep_alive
+from fleet.policies import KeepAlive
 from fleet.replay import ORACLE, POLICIES, SELECTOR, Belady, Replay, Workload, replay
 from fleet.traces import read_traces
 from pipeline.errors import ConfigError, DataError
@@ -55,7 +55,7 @@ def test_replay_is_deterministic_answers_all_and_keeps_the_cap(workload: Workloa
 def test_the_frontier_is_what_replay_of_each_keep_alive_gives(workload: Workload, index: int) -> None:
     fixed = frontier(workload)
     keep = float(fixed.keep_s[index])
-    outcome = Replay(workload, Controller(workload.specs, policy=keep_alive(keep))).run()
+    outcome = Replay(workload, Controller(workload.specs, policy=KeepAlive(keep))).run()
     assert outcome.cold_rate == pytest.approx(fixed.cold_rate[index])
     assert outcome.warm_idle_s == pytest.approx(fixed.warm_idle_s[index], abs=1e-3)
 
@@ -80,9 +80,9 @@ def test_belady_is_no_worse_than_greedy_dual_on_one_size() -> None:
     times = {f"m{i}": sorted(MONDAY + source.uniform(0, 86400 * 3) for _ in range(40 * (i + 1))) for i in range(6)}
     specs = tuple(ModelSpec(name, weights_mb=100.0, load_s=1.0) for name in times)
     workload = Workload("six", specs, times, MONDAY, MONDAY + 3 * 86400, True)
-    best = Controller(specs, policy=keep_alive(float("inf")), cap_mb=300.0)
+    best = Controller(specs, policy=KeepAlive(float("inf")), cap_mb=300.0)
     best.arbiter = Belady(300.0, times)
-    dual = Controller(specs, policy=keep_alive(float("inf")), cap_mb=300.0, foresight=False)
+    dual = Controller(specs, policy=KeepAlive(float("inf")), cap_mb=300.0, foresight=False)
     assert Replay(workload, best).run().cold_rate < Replay(workload, dual).run().cold_rate
 
 
