@@ -13,11 +13,14 @@ from fleet.controller import TICK_S, Controller
 from fleet.drivers import Driver
 from fleet.logs import Log
 from fleet.models import Action, Phase
+from fleet.modes import Mode
 from fleet.saved import restore, save
 from pipeline.errors import QwarmError, TrialError
 
 POLL_S = 0.05
 SAVE_S = 60.0
+MOST_FAILURES = 3
+"""Loads that fail while a request waits, until it is told so."""
 JUMP_S = 5.0
 """Wall clock against monotonic clock: a difference that grows by more is a clock that was set."""
 
@@ -63,7 +66,10 @@ class Control:
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
             with self._changed:
-                self.step()
+                try:
+                    self.step()
+                except Exception as error:  # a fault of ours must not end the loop that requests wait for
+                    self.log.error("fault", where="controller", fault=f"{type(error).__name__}: {error}")
 
     def step(self) -> None:
         """One round of the loop: what servers did, what is due, what is to be saved. The lock must be held."""
@@ -73,20 +79,15 @@ class Control:
             self.log.warning("clock_jumped", seconds=drift)
             self._offset += drift
             now = self.now()
-            for model in controller.models.values():
-                model.habits.arrivals.restart(now)
-                model.since = now if model.since is not None else None
+            controller.jumped(now)
         events = self.driver.poll(now)
         for event in events:
-            if event.what == "loaded":
-                self._do(controller.loaded(event.name, now))
-            elif event.what == "unloaded":
-                self._do(controller.unloaded(event.name, now))
-            elif event.what == "failed":
-                self._do(controller.failed(event.name, now, event.reason))
+            if event.what in ("loaded", "unloaded"):
+                self._do(getattr(controller, event.what)(event.name, now))
             else:
-                self._do(controller.lost(event.name, now, event.reason))
-        if controller.next_wake() <= now or time.monotonic() - self._ticked_at > TICK_S / 4.0:
+                self._do(getattr(controller, event.what)(event.name, now, event.reason))
+        dead = bool(controller.forecasts.fault(now)) != (controller.modes.mode is Mode.CONSERVATIVE)
+        if dead or controller.next_wake() <= now or time.monotonic() - self._ticked_at > TICK_S / 4.0:
             self._ticked_at = time.monotonic()
             self._do(controller.tick(now))
         if events:
@@ -117,10 +118,10 @@ class Control:
             with self._changed:
                 deadline = time.monotonic() + seconds
                 while model.phase is not Phase.WARM or (address := self.driver.address(name)) is None:
-                    if model.counts["load_failures"] >= failures + 3 or (
-                        not self._changed.wait(min(1.0, deadline - time.monotonic())) and time.monotonic() >= deadline
-                    ):
+                    left = deadline - time.monotonic()
+                    if left <= 0.0 or model.counts["load_failures"] >= failures + MOST_FAILURES:
                         raise TrialError("The model does not get warm", where=name, expected=f"within {seconds:g} s", got=model.phase.name)
+                    self._changed.wait(min(1.0, left))
             yield address
         finally:
             with self._changed:

@@ -14,8 +14,9 @@ from fleet.forecaster import Forecasts
 from fleet.habits import Habits
 from fleet.models import Action, Kind, ModelSpec, Phase
 from fleet.modes import Mode, Modes
+from fleet.plans import NEVER
 from fleet.policies import Policy, candidates, conservative
-from fleet.residency import Residency
+from fleet.residency import HANG_FACTOR, HANG_S, Residency
 from fleet.resident import Resident
 from pipeline.errors import ConfigError, InputError
 
@@ -132,6 +133,18 @@ class Controller(Residency):
         model.decisions[name] = model.decisions.get(name, 0) + 1
         wanted, change = model.plan.wants(now)
         self.wake(model, change if wanted else now)
+
+    def jumped(self, now: float) -> None:
+        """The clock was set to `now`: gaps, plans and deadlines begin anew, what was learnt stays."""
+        self._stale.clear()
+        for model in self.models.values():
+            model.habits.arrivals.restart(now)
+            model.since, model.wake_at, model.away_until = None, NEVER, now
+            model.idle_since = now if model.idle_since is not None else None
+            model.deadline = now + (HANG_FACTOR * model.spec.load_s + HANG_S)
+            if model.phase is Phase.WARM and not model.users:
+                self.plan(model, now)
+            self.wake(model, now)
 
     def tick(self, now: float) -> list[Action]:
         """What is due: to be called at `next_wake`, and every TICK_S at least."""

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from fleet import state as states
 from fleet.models import Action, Kind, ModelSpec
@@ -22,10 +22,10 @@ LOG_BYTES = 1 << 20
 
 
 class Event(NamedTuple):
-    """What came of an action: "loaded", "failed" or "unloaded"; or "lost", when a server died by itself."""
+    """What came of an action, or of a server by itself; `what` is the controller's method that is told of it."""
 
     name: str
-    what: str
+    what: Literal["loaded", "unloaded", "failed", "unreachable", "lost"]
     reason: str = ""
 
 

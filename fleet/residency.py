@@ -157,6 +157,15 @@ class Residency:
         self.plan(model, now)
         return []
 
+    def unreachable(self, name: str, now: float, reason: str) -> list[Action]:
+        """The server does not answer, which says nothing of the model: its load is tried again every RETRY_S."""
+        model = self.models.get(name)
+        if model is None or model.phase is not Phase.LOADING:
+            return []
+        self.log("unreachable", model=name, reason=reason)
+        model.away_until = now + RETRY_S
+        return self._gone(model, now)
+
     def failed(self, name: str, now: float, reason: str) -> list[Action]:
         """A load ended badly (refused, crashed, hung, out of memory): tried again later and later, from the last good bundle when there is one."""
         model = self.models.get(name)

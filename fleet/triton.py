@@ -67,7 +67,8 @@ class Triton:
         except self._grpc.RpcError as error:
             reason = f"{error.code().name}: {error.details()}"
             self._warm.discard(name)
-            self._events.put(Event(name, "failed" if loading else "unloaded", reason))
+            unreachable = error.code() is self._grpc.StatusCode.UNAVAILABLE
+            self._events.put(Event(name, "unloaded" if not loading else "unreachable" if unreachable else "failed", reason))
             return
         (self._warm.add if loading else self._warm.discard)(name)
         self._events.put(Event(name, "loaded" if loading else "unloaded"))

@@ -142,6 +142,16 @@ def test_a_load_that_fails_is_tried_again_later_and_later() -> None:
     assert controller.arbiter.used_mb == 100.0
 
 
+def test_a_server_that_does_not_answer_says_nothing_of_the_model() -> None:
+    controller = Controller([spec("a", bundle="new", last_good="old")])
+    controller.request("a", START)
+    for second in range(1, 6):
+        assert controller.unreachable("a", START + 2 * second - 1, "connection refused") == []
+        assert kinds(controller.tick(START + 2 * second)) == [(Kind.LOAD, "a")]
+    assert controller.models["a"].spec.bundle == "new"
+    assert controller.models["a"].counts["load_failures"] == 0
+
+
 def test_a_load_that_hangs_is_ended() -> None:
     controller = Controller([spec("a")])
     controller.request("a", START)
@@ -201,6 +211,22 @@ def test_a_forecaster_that_raises_is_dead_and_requests_go_on(monkeypatch: pytest
     assert "ZeroDivisionError" in controller.forecasts.fault(START)
     serve(controller, "a", START + 5)
     assert controller.models["a"].counts["cold"] == 1
+
+
+@pytest.mark.parametrize("jump", [-30 * 86400.0, 30 * 86400.0])
+def test_a_clock_that_is_set_begins_plans_anew(jump: float) -> None:
+    controller = Controller([spec("a"), spec("b")], policy=KeepAlive(100.0))
+    serve(controller, "a", START)
+    controller.request("b", START + 10)
+    now = START + 50 + jump
+    controller.jumped(now)
+    assert controller.tick(now + 99.0) == []
+    assert kinds(controller.tick(now + 100.0)) == [(Kind.UNLOAD, "a")]
+    assert controller.models["a"].idle_s <= 200.0
+    controller.loaded("b", now + 101.0)
+    controller.done("b", now + 102.0)
+    assert kinds(controller.tick(now + 202.0)) == [(Kind.UNLOAD, "b")]
+    assert list(controller.models["a"].habits.arrivals.sessions) == []
 
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf"), -5.0, START + 1e9])
