@@ -220,10 +220,10 @@ def test_a_clock_that_is_set_begins_plans_anew(jump: float) -> None:
     controller.request("b", START + 10)
     now = START + 50 + jump
     controller.jumped(now)
+    controller.loaded("b", now + 1.0)
     assert controller.tick(now + 99.0) == []
     assert kinds(controller.tick(now + 100.0)) == [(Kind.UNLOAD, "a")]
     assert controller.models["a"].idle_s <= 200.0
-    controller.loaded("b", now + 101.0)
     controller.done("b", now + 102.0)
     assert kinds(controller.tick(now + 202.0)) == [(Kind.UNLOAD, "b")]
     assert list(controller.models["a"].habits.arrivals.sessions) == []
