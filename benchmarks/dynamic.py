@@ -162,8 +162,8 @@ def decision(workload: Workload) -> float:
 def resident_mb() -> float:
     """Peak resident memory of a fresh process that runs the controller with twenty models and numpy."""
     code = (
-        "import sys, resource, numpy; sys.path.insert(0, 'benchmarks'); import dynamic_workloads as w; from fleet.replay import replay;"
-        "replay(w.office(days=7), 'selector'); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+        "import re, sys, numpy; sys.path.insert(0, 'benchmarks'); import dynamic_workloads as w; from fleet.replay import replay;"
+        "replay(w.office(days=7), 'selector'); print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) / 1024)"
     )
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
 

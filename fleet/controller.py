@@ -93,6 +93,9 @@ class Controller(Residency):
         model.counts["requests"] += 1
         self.arbiter.touch(model)
         model.stop_idle(now)
+        if model.open and model.phase is Phase.LOADING:
+            model.counts["late_loads"] += 1
+            model.habits.begin_earlier(model.spec.load_s)
         model.close_prewarm(used=True)
         if model.phase is Phase.WARM:
             return []

@@ -13,6 +13,7 @@ PER_MODEL = {
     "prewarms": ("qwarm_prewarms_total", "counter", "Warm-ups begun ahead of demand."),
     "prewarm_hits": ("qwarm_prewarm_hits_total", "counter", "Warm-ups ahead of demand that a request met; over all of them: the warm-up hit rate."),
     "wasted": ("qwarm_prewarms_wasted_total", "counter", "Warm-ups ahead of demand that no request met."),
+    "late_loads": ("qwarm_prewarms_late_total", "counter", "Warm-ups ahead of demand that were still going on when a request came."),
     "loads": ("qwarm_loads_total", "counter", "Loads begun."),
     "load_failures": ("qwarm_load_failures_total", "counter", "Loads that failed, hung included."),
     "evictions": ("qwarm_evictions_total", "counter", "Times that a model gave way to another."),

@@ -14,6 +14,8 @@ AHEAD_SLOTS = 48
 GROWTH = 1.08
 """The gap histogram is read again when it holds so many times the gaps."""
 MOST_WINDOWS = 8
+MOST_LEAD = 15.0
+"""In loads: the most that one is begun ahead of the moment from which the model is to be warm."""
 LIKELY = 0.7
 """Sessions expected until one is likely: half of all first ones have come by then, were they a Poisson process."""
 
@@ -67,6 +69,11 @@ class Habits:
                 if hot != self._hot[place]:
                     self._hot[place], self._pattern = hot, None
         return closed
+
+    def begin_earlier(self, load_s: float) -> None:
+        """A load that was to be ahead of demand was still going on, perhaps behind others': begin the next ones half as long again before."""
+        self.lead_s = min(1.5 * self.lead_s, MOST_LEAD * load_s)
+        self._pattern, self._period_key = None, -1.0
 
     def pattern(self) -> Pattern:
         """The half-hours of the week that pay, each run of them begun `lead_s` early."""

@@ -32,6 +32,8 @@ POLICIES: dict[str, Policy] = {
     "forecast": forecast,
 }
 SELECTOR, ORACLE = "selector", "oracle"
+JUST_S = 1e-3
+"""A plan that ends with a request ends so much after it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +81,17 @@ class Outcome:
         }  # fmt: skip
 
 
-def oracle(times: Sequence[float]) -> Policy:
-    """Knows the next request: loads just in time, or stays warm where that is shorter, or lets it be cold where that is cheapest."""
+def oracle(times: Sequence[float], lead_s: float) -> Policy:
+    """Knows the next request: loads `lead_s` before it, stays warm where that is shorter, or lets it be cold where that is cheapest."""
 
     def plan(habits: Habits, now: float) -> Plan:
         index = bisect.bisect_right(times, now)
-        if index == len(times):
+        due = times[index] if index < len(times) else NEVER
+        if due - now <= lead_s:
+            return Plan(now, due - now + JUST_S)
+        if lead_s >= habits.price_s or due == NEVER:
             return Plan(now, 0.0)
-        due, lead = times[index], habits.lead_s
-        if due - now <= lead:
-            return Plan(now, due - now)
-        return Plan(now, 0.0, ((due - lead, due + 1e-6),), lead) if lead < habits.price_s else Plan(now, 0.0)
+        return Plan(now, 0.0, ((due - lead_s, due + JUST_S),), habits.lead_s)
 
     return plan
 
@@ -115,7 +117,8 @@ def policy_of(name: str, workload: Workload) -> Policy | Mapping[str, Policy] | 
     if name == SELECTOR:
         return None
     if name == ORACLE:
-        return {spec.name: oracle(workload.times.get(spec.name, ())) for spec in workload.specs}
+        lead = 1.25 * sum(spec.load_s for spec in workload.specs)  # one background load at a time: all may be due at once
+        return {spec.name: oracle(workload.times.get(spec.name, ()), lead) for spec in workload.specs}
     return POLICIES[name]
 
 
