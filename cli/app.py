@@ -19,6 +19,7 @@ from cli import init as init_command
 from cli import lint as lint_command
 from cli import publish as publish_command
 from cli import quantize as quantize_command
+from cli import replay as replay_command
 from cli import stage as stage_command
 from cli import waive as waive_command
 from cli.main import HOST_COMMANDS, run_host
@@ -67,6 +68,7 @@ app.command(name="quantize")(quantize_command.quantize)
 app.command(name="diff")(diff_command.diff)
 app.command(name="publish")(publish_command.publish)
 app.command(name="waive")(waive_command.waive)
+app.command(name="replay")(replay_command.replay)
 
 
 def _mount(name: str, text: str) -> None:

@@ -12,6 +12,7 @@ HOST_COMMANDS = {
     "warm": "Measure a bundle's first request in fresh processes, with and without its plan.",
     "serve": "Verify, load and warm a bundle, then answer the Open Inference Protocol.",
     "ready": "Exit 0 only while a served bundle is warm.",
+    "control": "Keep the right models of a fleet warm, in front of their servers or in shadow.",
     "status": "Say what is served, since when, and how it was warmed.",
 }
 

@@ -62,6 +62,25 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="debug logs each request (default: info)")
     serve.add_argument("--drain-seconds", type=float, default=30.0, help="most time for running requests after SIGTERM (default: %(default)s)")
 
+    control = command(
+        "control", run_control, "Keep the right models of a fleet warm: watch and advise, or act in front of their servers", bundle=None
+    )
+    control.add_argument("settings", metavar="FLEET.json", type=Path, help="models, memory cap and price of a cold start")
+    state_option(control)
+    key_options(control)
+    control.add_argument(
+        "--act", action="store_true", help="start and stop servers and pass requests on; without it only say what would be done (shadow)"
+    )
+    control.add_argument(
+        "--triton", metavar="HOST:PORT", help="gRPC address of a Triton server in explicit model control mode, instead of `serve` processes"
+    )
+    control.add_argument(
+        "--triton-http", metavar="URL", default="http://127.0.0.1:8000", help="where that server answers requests (default: %(default)s)"
+    )
+    control.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
+    control.add_argument("--port", type=int, default=8080, help="port to listen on; 0 takes a free one (default: %(default)s)")
+    control.add_argument("--unload", action="store_true", help="end the servers at the end; without it the next controller takes them over")
+
     ready = command("ready", run_ready, "Exit 0 while a warm process lives", "a bundle that it must have open (optional)")
     state_option(ready)
     status = command("status", run_status, "Show the warm processes", "a bundle that they must have open (optional)")
@@ -169,6 +188,14 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_control(arguments: argparse.Namespace) -> int:
+    """Until SIGTERM."""
+    from fleet.command import control
+    from fleet.logs import Log
+
+    return control(arguments, state_folder(arguments), Log(), lambda data, text: show(arguments, data, text))
+
+
 def run_ready(arguments: argparse.Namespace) -> int:
     """For probes: nothing but the standard library on this path."""
     from fleet.state import readiness
@@ -191,7 +218,12 @@ def run_status(arguments: argparse.Namespace) -> int:
         f"{item.address or 'no address'}, {item.bundle}"
         for item in states
     ]
+    from fleet.announced import read
+
+    fleet = read(folder)
+    lines += [fleet.describe()] if fleet else []
     data = {"ready": state is not None, "reason": reason, "folder": str(folder), "processes": [item.to_json() for item in states]}
+    data["fleet"] = fleet.to_json() if fleet else None
     show(arguments, data, "\n".join([f"{'' if state else 'not '}ready: {reason}", *lines]))
     return 0
 

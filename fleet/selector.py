@@ -1,0 +1,70 @@
+"""Follow the leader over policies: after each pause every candidate's cost is known, also of those that were not followed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.habits import Habits
+from fleet.plans import NEVER, Plan
+from fleet.policies import KeepAlive, Policy
+
+MEMORY = 0.985
+"""A pause counts half after 46 later ones."""
+HANDICAP = 1.0
+"""In cold starts: what a learned candidate must have saved against the conservative one before it is trusted for the first time."""
+PATIENCE = 6.0
+"""In prices: memory held in vain for so long is given back, whatever a policy says: a request was likely long before, so habits have changed."""
+STAY = 1.0
+"""In cold starts: by how much another must lead before it is changed to."""
+
+
+class Selector:
+    """Costs of `policies` (name to policy, the conservative one first) on one model, in seconds of warm memory."""
+
+    __slots__ = ("costs", "fixed", "leader", "learned", "limit_s", "names", "pauses", "policies")
+
+    def __init__(self, policies: dict[str, Policy], price_s: float) -> None:
+        self.names, self.policies = tuple(policies), tuple(policies.values())
+        self.fixed = [(index, policy.seconds) for index, policy in enumerate(self.policies) if isinstance(policy, KeepAlive)]
+        self.learned = [(index, policy) for index, policy in enumerate(self.policies) if not isinstance(policy, KeepAlive)]
+        self.costs = [0.0] + [HANDICAP * price_s] * (len(policies) - 1)
+        self.limit_s = PATIENCE * price_s if len(policies) > 1 else NEVER
+        self.leader = 0
+        self.pauses = 0
+
+    @property
+    def name(self) -> str:
+        """The policy that is trusted now."""
+        return self.names[self.leader]
+
+    def plan(self, habits: Habits, now: float) -> Plan:
+        """The leader's plan from `now`."""
+        plan = self.policies[self.leader](habits, now)
+        plan.limit_s = self.limit_s
+        return plan
+
+    def learn(self, habits: Habits, since: float, until: float) -> None:
+        """A pause from `since` to the request at `until`; to be called before `habits` learns of that request, so that none knows more."""
+        self.pauses += 1
+        if len(self.policies) == 1:
+            return
+        costs, price, limit = self.costs, habits.price_s, self.limit_s
+        pause = until - since
+        for index, seconds in self.fixed:  # as their plans would say, without making these
+            keep = seconds if seconds < limit else limit
+            costs[index] = costs[index] * MEMORY + (pause if pause <= keep else keep + price)
+        for index, policy in self.learned:
+            plan = policy(habits, since)
+            plan.limit_s = limit
+            warm, held = plan.judge(until)
+            costs[index] = costs[index] * MEMORY + (held if warm else held + price)
+        best = min(range(len(costs)), key=costs.__getitem__)
+        if costs[best] < costs[self.leader] - STAY * price:
+            self.leader = best
+
+    def restore(self, costs: Mapping[str, float], pauses: int) -> None:
+        """Go on from saved costs; a candidate that was not there then keeps its handicap above the conservative one."""
+        base = costs.get(self.names[0], 0.0)
+        self.costs = [costs.get(name, base + cost) for name, cost in zip(self.names, self.costs, strict=True)]
+        self.pauses = pauses
+        self.leader = min(range(len(self.costs)), key=self.costs.__getitem__)
