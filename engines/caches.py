@@ -171,13 +171,14 @@ class Store:
         return Found(State.HIT)
 
     def _missing(self, key: Key) -> Found:
-        """STALE when there is an entry of the same subject or the same model: the nearest one says which keys changed."""
+        """STALE when there is an entry of the same subject or the same model, for this target: the nearest one says which keys changed."""
         model = key.fields.get(MODEL)
         near: list[tuple[int, float, tuple[str, ...]]] = []
         for folder in self._folders(key.kind):
             with contextlib.suppress(RecordError, OSError):
                 entry = self._entry(folder)
-                if (key.subject and entry.subject == key.subject) or (model is not None and entry.fields.get(MODEL) == model):
+                same = (key.subject and entry.subject == key.subject) or (model is not None and entry.fields.get(MODEL) == model)
+                if same and entry.fields.get("target") == key.fields.get("target"):
                     lines = tuple(difference(entry.fields, key.fields))
                     near.append((len(lines), -(folder / ENTRY).stat().st_mtime, lines))
         return Found(State.STALE, min(near)[2]) if near else Found(State.MISS)

@@ -66,6 +66,8 @@ def test_what_is_stale_says_which_key_changed_from_what_to_what(store: Store, tm
     assert str(found) == "stale: model_sha256: built for a, here b"
     found, _ = fill(store, tmp_path / "two", b"fourth", key(model="c", subject="engine of c.onnx"))
     assert found == Found(State.MISS)  # neither the same thing nor the same model
+    elsewhere = Key("engine", {**key().fields, "target": "another"}, key().subject)
+    assert fill(store, tmp_path / "two", b"fifth", elsewhere)[0] == Found(State.MISS), "another target's engine is not this one's, gone stale"
 
 
 def damage(folder: Path, other: Path, how: str) -> None:
