@@ -20,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dynamic_workloads as workloads
+import folder_last  # noqa: F401
 import numpy as np
 
 from fleet.controller import Controller
@@ -33,9 +35,6 @@ from fleet.seasons import SLOT_S, Profile, slot_of
 from fleet.traces import Trace, read_traces
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import dynamic_workloads as workloads  # noqa: E402
 
 PRICES_S = (600.0, 1800.0, 5400.0)
 DEAREST_S = 90 * 86400.0
@@ -162,7 +161,7 @@ def decision(workload: Workload) -> float:
 def resident_mb() -> float:
     """Peak resident memory of a fresh process that runs the controller with twenty models and numpy."""
     code = (
-        "import re, sys, numpy; sys.path.insert(0, 'benchmarks'); import dynamic_workloads as w; from fleet.replay import replay;"
+        "import re, sys, numpy; sys.path.append('benchmarks'); import dynamic_workloads as w; from fleet.replay import replay;"
         "replay(w.office(days=7), 'selector'); print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) / 1024)"
     )
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import folder_last  # noqa: F401
 import numpy as np
 from scipy import special, stats
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import folder_last  # noqa: F401
 import numpy as np
 
 from fleet.drivers import ServeProcesses

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import folder_last  # noqa: F401
 import numpy as np
 import ranges as ranges_benchmark
 from quantizers import QUANTIZERS_BY_NAME, RUNTIMES

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import folder_last  # noqa: F401
 import numpy as np
 from ranges import BATCH_ROWS, MODEL, ROWS, SHAPE, peak_rss_mb, rows_of
 

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import folder_last  # noqa: F401
 import numpy as np
 
 EPOCHS, BATCH_ROWS = 6, 50

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import folder_last  # noqa: F401
 import numpy as np
 
 import fleet

@@ -26,22 +26,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [place for place in sys.path if Path(place).resolve() != HERE]  # this file bears the name of the package that it measures
+import folder_last  # noqa: F401
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-import engines  # noqa: E402
-from engines.once import build_once  # noqa: E402
-from pipeline.progress import bar  # noqa: E402
-from pipeline.records import AxisRange, Engine, TensorSpec, Trial, WarmupPlan  # noqa: E402
-from pipeline.verdicts import Verdict  # noqa: E402
-from warmup import latency  # noqa: E402
-from warmup.coldstart import child_environment, engine_command, fresh  # noqa: E402
-from warmup.find import ITERATIONS, find_iterations  # noqa: E402
-from warmup.misses import probe_command  # noqa: E402
-from warmup.plan import ladder_plan  # noqa: E402
-from warmup.unseen import Probe  # noqa: E402
+import engines
+from engines.once import build_once
+from pipeline.progress import bar
+from pipeline.records import AxisRange, Engine, TensorSpec, Trial, WarmupPlan
+from pipeline.verdicts import Verdict
+from warmup import latency
+from warmup.coldstart import child_environment, engine_command, fresh
+from warmup.find import ITERATIONS, find_iterations
+from warmup.misses import probe_command
+from warmup.plan import ladder_plan
+from warmup.unseen import Probe
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("openvino-cpu", "onnxruntime-cpu")
@@ -58,7 +56,6 @@ def example() -> tuple[Path, str, tuple[int, ...], AxisRange]:
 
 def efficientnet(work: Path, images: Path) -> tuple[Path, str, tuple[int, ...], AxisRange]:
     """The same of EfficientNet-Lite0, quantized as `benchmarks/quantization.py` does for its row `qwarm-ptq`, once."""
-    sys.path.append(str(HERE))
     import quantization
 
     if not (work / "labels.npy").is_file():

@@ -243,7 +243,7 @@ def write_for_ever(store: Store) -> None:
 
 
 def test_a_writer_that_is_killed_never_leaves_wrong_bytes(store: Store) -> None:
-    """Each write is one byte value throughout: any mixture of two would show. `benchmarks/loading.py` does this a thousand times."""
+    """Each write is one byte value throughout: any mixture of two would show. `benchmarks/engines.py` does this a thousand times."""
     pause = random.Random(0)
     for _ in range(25):
         writer = PROCESSES.Process(target=write_for_ever, args=(store,))

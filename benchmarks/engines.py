@@ -1,6 +1,6 @@
 """Engines and their cache, measured on EfficientNet-Lite0 in one run: ratios, each from fresh processes that take turns.
 
-    python benchmarks/loading.py --json build/bench/loading.json
+    python benchmarks/engines.py --json build/bench/engines.json
 
 - `load_over_build`: opening the stored engine, every byte hashed, over reading and compiling the ONNX with the target's own options: the median of
   the rounds' ratios, runtimes imported before the clock starts. `load_over_whole_build` is over our build, which also stores, compares and counts.
@@ -29,13 +29,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import folder_last  # noqa: F401
 import numpy as np
+from ranges import FACTORY, SHAPE
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent)]
-# This file is named like the package that it measures, and its own folder would come first.
 
-from benchmarks.ranges import FACTORY, SHAPE  # noqa: E402
 
 TARGETS = ("openvino-cpu", "onnxruntime-cpu")
 ROUNDS, WHOLE_BUILDS, CALLS, KILLS, BUILDERS = 7, 3, 40, 1000, 4
