@@ -227,7 +227,7 @@ def show(results: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True, help="file to write")
+    parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--rows", type=int, default=PLANTED, help="generated rows to plant (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--photographs", type=Path, default=PHOTOGRAPHS, help="folder of JPEG files (default: beside the repository)")
@@ -236,10 +236,12 @@ def main() -> int:
     results = [on_generated(arguments.rows, arguments.seed)]
     if arguments.photographs.is_dir():
         results.append(on_photographs(arguments.photographs, arguments.seed))
+    else:
+        print(f"without photographs: {arguments.photographs} is no folder")
     show(results)
-    write_json(
-        arguments.json, {"algorithm": Pictures().version, "seed": arguments.seed, "results": results, "seconds": round(time.monotonic() - started, 1)}
-    )
+    if arguments.json:
+        seconds = round(time.monotonic() - started, 1)
+        write_json(arguments.json, {"algorithm": Pictures().version, "seed": arguments.seed, "results": results, "seconds": seconds})
     return 0
 
 

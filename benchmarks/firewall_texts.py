@@ -215,7 +215,7 @@ def seconds(seed: int) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True, help="file to write")
+    parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--rows", type=int, default=500, help="originals of each line (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1000, help="of all generators (default: %(default)s)")
     parser.add_argument("--no-seconds", action="store_true", help="leave the timings out")
@@ -230,8 +230,9 @@ def main() -> int:
     if not arguments.no_seconds:
         result["seconds"] = {name: round(value, 3) for name, value in seconds(arguments.seed).items()}
         print(json.dumps(result["seconds"], indent=1))
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 

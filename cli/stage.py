@@ -10,7 +10,7 @@ from collections.abc import Callable
 import stages
 from pipeline.errors import ConfigError
 
-HELPERS = ("agreement", "evidence", "hardware", "paths", "rows")
+HELPERS = ("agreement", "evidence", "hardware", "paths", "rows", "schemes")
 """Modules of `stages/` that several stages share and that are no stage."""
 
 

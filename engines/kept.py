@@ -68,6 +68,7 @@ def key(
         "target": target,
         "precision": precision,
         "code_sha256": code_sha256(),
+        "record": Engine.SCHEMA,
         **{f"platform.{name}": value for name, value in platform.key_fields.items()},
         **{name: json.dumps(value, sort_keys=True) for name, value in (specs | told).items()},
     }

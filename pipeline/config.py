@@ -138,7 +138,7 @@ class QuantizeConfig(Section):
     `method: auto` takes the one whose activations are nearest to float on the search rows. `float_layers`: nodes or torch modules that stay in float.
     `max_drift`: the error's power over the worst output's (0.01 is 20 dB), up to which layers go back to float (calibration/search); null: none do.
     `max_slowdown`: latency over plain INT8's that a target may lose by it. `search_seconds`: after them the best answer so far is taken.
-    `qat`: train under fake quantization never, always, or where no scheme keeps `max_drift` without (`auto`); `training` says how.
+    `qat`: train under fake quantization never, always, or where a scheme does not keep `max_drift` without (`auto`); `training` says how.
     """
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.caches import cache_folder
 from pipeline.config import Config, load_config
-from pipeline.digests import sha256_bytes, sha256_file, sha256_json
+from pipeline.digests import sha256_bytes, sha256_file, sha256_files, sha256_json
 from pipeline.errors import DataError
 from pipeline.files import replacing_folder
 from pipeline.platforms import package_version
@@ -20,6 +20,7 @@ from stages.rows import role_arrays, role_batches, role_manifest, role_sample
 AFFINE = frozenset({"cpu"})
 """Schemes whose activations have a zero point."""
 TOOLS = ("torch", "nvidia-modelopt")
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def run() -> str:
@@ -126,5 +127,6 @@ def bindings(config: Config, exported: ExportedModel, scheme: str) -> dict[str, 
         "preprocess_sha256": role_manifest(config, "train").preprocess_sha256,
         **{f"{role}_root": root for role, root in roots.items()},
         "parameters_sha256": sha256_json(settings),
+        "code_sha256": sha256_files((ROOT / "calibration/qat").glob("*.py"), ROOT),
         **{name: package_version(name) for name in TOOLS},
     }

@@ -127,7 +127,7 @@ def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> d
     float_plan = ladder_plan(
         float_engine, rows, batches=config.warmup.batches, concurrency=config.warmup.concurrency,
         shapes=config.warmup.shapes, iterations=plan.steps[0].iterations, max_seconds=config.warmup.max_seconds, found_by=plan.found_by,
-        preprocess_sha256=plan.preprocess_sha256,
+        preprocess_sha256=plan.preprocess_sha256, retries=plan.retries, max_rss_mb=plan.max_rss_mb,
     )  # fmt: skip
     float_plan.save(scratch / "plan.json")
     requests = config.gates.requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from cli.stage import names
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,6 +62,11 @@ def test_a_wrong_stage_is_one_error(arguments: tuple[str, ...], says: str) -> No
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_every_stage_that_is_offered_can_be_run() -> None:
+    for name in names():
+        assert callable(importlib.import_module(f"stages.{name}").run), name
 
 
 def project(tmp_path: Path, **sections: object) -> Path:

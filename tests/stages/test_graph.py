@@ -64,6 +64,7 @@ def affected(parameter: str = "", file: str = "") -> set[str]:
     [
         ("warmup.iterations", FROM_WARM),
         ("warmup.max_seconds", FROM_WARM),
+        ("model.inputs", set(entries()) - {"platform", "data"}),
         ("quantize.batch_rows", FROM_RANGES),
         ("quantize.method", FROM_RANGES),
         ("platforms/${key}.json:key", FROM_BUILD),
@@ -89,7 +90,7 @@ def test_another_number_of_calibration_rows_neither_trains_nor_exports() -> None
         ("model", ["train"]),
         ("export", ["warmup"]),
         ("ranges", ["calibration"]),
-        ("quantize", ["calibration", "search"]),  # calibration: only to hold the ranges to the rows they must come from
+        ("quantize", ["calibration", "search"]),  # calibration: weights are fitted on its rows
         ("qat", ["train", "calibration", "search"]),
         ("choose", ["calibration", "search"]),
         ("cost", ["calibration", "search", "validation"]),  # it says what a leak of validation rows would do, and chooses nothing
