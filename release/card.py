@@ -20,7 +20,7 @@ def card(
     tensors += [("output", spec.name, spec.dtype, "x".join(map(str, spec.shape))) for spec in exported.outputs]
     text = [f"# {name} {version}", "", "## Intended use, limits, licence", "", (owner or SAYS_NOTHING).strip(), "", "## Model", ""]
     text += [
-        f"{exported.macs / 1e6:.1f} million multiply-accumulates a row, in INT8 as far as the census below says. Built by `{exported.factory}`.",
+        f"{exported.macs / 1e6:.1f} million multiply-accumulates a row, in INT8 as far as `int8_share` below says. Built by `{exported.factory}`.",
         "",
     ]
     text += table(("", "name", "type", "shape"), tensors)

@@ -133,5 +133,6 @@ def svg(chart: Any) -> str:
     """The chart as one `<svg>` element that scales with its column; it refers to nothing outside itself."""
     import vl_convert
 
+    chart = chart.configure(padding={"left": 18, "right": 28, "top": 5, "bottom": 5})  # a browser's fonts are wider than those it is laid out with
     text = str(vl_convert.vegalite_to_svg(chart.configure_view(strokeOpacity=0).configure_axis(gridColor="#eceff4", labelLimit=260).to_json()))
     return re.sub(r'(<svg [^>]*?) width="([\d.]+)" height="[\d.]+"', r'\1 style="max-width:\2px;width:100%;height:auto"', text, count=1)

@@ -86,9 +86,8 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         "ships": evidence.ships,
         "checks": checks,
         "lines": lines(evidence) if figures else [],
-        "machine": evidence.machine,
-        "measured": measured.strftime("%Y-%m-%d %H:%M"),
-        "age": age(now - measured),
+        "machine": evidence.machine if figures else {},
+        "measured": f"{measured:%Y-%m-%d %H:%M}, {age(now - measured)}" if figures else "never",
         "loss": loss_text(evidence.attribution) if evidence.attribution else "",
         "drift": "",
         "drawings": [],
@@ -123,7 +122,10 @@ def _drift_line(report: DriftReport) -> str:
     parts += [f"KL divergence {report.kl_divergence:.3g} nats"] if report.kl_divergence is not None else []
     known = [(value, place) for place, value in enumerate(report.channel_sqnr_db) if value is not None]
     parts += [f"worst output channel {min(known)[1]} at {decibels(min(known)[0])}"] if len(known) > 1 else []
-    parts += [f"answers in batches of {size} against the largest: {decibels(value)}" for size, value in report.batch_sqnr_db.items()]
+    if report.batch_sqnr_db and set(report.batch_sqnr_db.values()) == {None}:
+        parts += [f"the same answers in batches of {', '.join(report.batch_sqnr_db)} as in the largest"]
+    else:
+        parts += [f"answers in batches of {size} against the largest: {decibels(value)}" for size, value in report.batch_sqnr_db.items()]
     return "; ".join(parts)
 
 
