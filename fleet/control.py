@@ -14,7 +14,7 @@ from fleet.drivers import Driver
 from fleet.logs import Log
 from fleet.models import Action, Phase
 from fleet.modes import Mode
-from fleet.saved import restore, save
+from fleet.saved import restore, snapshot
 from pipeline.errors import QwarmError, TrialError
 
 POLL_S = 0.05
@@ -70,9 +70,11 @@ class Control:
                     self.step()
                 except Exception as error:  # a fault of ours must not end the loop that requests wait for
                     self.log.error("fault", where="controller", fault=f"{type(error).__name__}: {error}")
+            if time.monotonic() - self._saved_at > SAVE_S:
+                self.save()
 
     def step(self) -> None:
-        """One round of the loop: what servers did, what is due, what is to be saved. The lock must be held."""
+        """One round of the loop: what servers did, and what is due. The lock must be held."""
         controller, now = self.controller, self.now()
         drift = time.time() - time.monotonic() - self._offset
         if abs(drift) > JUMP_S:
@@ -92,15 +94,15 @@ class Control:
             self._do(controller.tick(now))
         if events:
             self._changed.notify_all()
-        if self.file is not None and time.monotonic() - self._saved_at > SAVE_S:
-            self.save()
 
     def save(self) -> None:
-        """Write what was learnt; a full disk is logged and nothing else."""
+        """Write what was learnt, without holding requests up meanwhile; a full disk is logged and nothing else."""
         self._saved_at = time.monotonic()
         if self.file is not None:
+            with self._changed:
+                saved = snapshot(self.controller, self.now())
             try:
-                save(self.controller, self.file, self.now())
+                saved.save(self.file)
             except QwarmError as error:
                 self.log.error("state_not_saved", **error.as_json())
 
@@ -151,6 +153,6 @@ class Control:
         """Stop deciding, save, and leave the servers to the next controller (or end them)."""
         self._stop.set()
         self._loop.join(10.0)
+        self.save()
         with self._changed:
-            self.save()
             self.driver.close(unload)

@@ -16,7 +16,8 @@ from fleet.models import Action, Kind, ModelSpec, Phase
 from fleet.modes import Mode, Modes
 from fleet.plans import NEVER
 from fleet.policies import Policy, candidates, conservative
-from fleet.residency import HANG_FACTOR, HANG_S, Residency
+from fleet.reports import Reports
+from fleet.residency import HANG_FACTOR, HANG_S
 from fleet.resident import Resident
 from pipeline.errors import ConfigError, InputError
 
@@ -26,7 +27,7 @@ TICK_S = 60.0
 """Longest time from a forecaster's death to the keep-alive, and from a hung load to its end."""
 
 
-class Controller(Residency):
+class Controller(Reports):
     """`policy`: SELECTOR, or one policy's function for all models. `price_s`: see ModelSpec. Times are seconds since the epoch.
 
     `log(event, **fields)` is told of what an operator wants to know.

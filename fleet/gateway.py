@@ -110,6 +110,8 @@ class GatewayHandler(Handler):
                     with self.server.control.using(name, WAIT_S) as address:
                         try:
                             status, content = self.server.upstream.ask(address, self.path, body)
+                        except TimeoutError as error:  # it is slow, which is no reason to end what others wait for
+                            raise Problem(504, f"no answer within {ANSWER_S:g} s") from error
                         except (OSError, http.client.HTTPException) as error:
                             self.server.control.lost(name, f"{type(error).__name__}: {error}", address)
                             continue

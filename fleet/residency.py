@@ -1,8 +1,7 @@
-"""Loads and unloads: one background load at a time, urgent ones first and whole, victims by the arbiter, retries, hung loads, last good bundles."""
+"""Loads and unloads: one background load at a time, urgent ones first and whole, victims by the arbiter; and when to look at a model again."""
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 from collections.abc import Callable
 
@@ -17,7 +16,6 @@ MOST_BACKGROUND = 1
 """Loads at once that nobody waits for: more would take the cores of the neighbours' requests."""
 HANG_FACTOR, HANG_S = 10.0, 30.0
 """A load counts as hung after ten times its measured length plus this."""
-RETRY_S, MOST_RETRY_S = 1.0, 300.0
 REFRESH_SLACK_S = 1.0
 
 
@@ -41,6 +39,10 @@ class Residency:
 
     def plan(self, model: Resident, now: float) -> None:
         """Decide for a model that became idle."""
+        raise NotImplementedError
+
+    def failed(self, name: str, now: float, reason: str) -> list[Action]:
+        """A load ended badly; see `Reports`."""
         raise NotImplementedError
 
     def account(self) -> None:
@@ -128,94 +130,6 @@ class Residency:
         model.close_prewarm(used=False)
         self.account()
         return Action(Kind.DROP_CONTEXTS if to is Phase.WEIGHTS else Kind.UNLOAD, model.spec.name, reason=reason)
-
-    # ---- what servers did
-
-    def loaded(self, name: str, now: float) -> list[Action]:
-        """A load ended well."""
-        model = self.models.get(name)
-        if model is None or model.phase is not Phase.LOADING:
-            return []
-        model.phase, model.failures = Phase.WARM, 0
-        model.good = model.spec.bundle or model.good
-        self.account()
-        if model.users == 0:
-            if model.open and model.plan is not None:
-                self.wake(model, now)
-            else:
-                self.plan(model, now)
-        self.modes.leave(Mode.FULL_LOAD, name)
-        return self.serve_waiting(now)
-
-    def adopt(self, name: str, now: float) -> list[Action]:
-        """A server that an earlier controller warmed goes on."""
-        model = self.model(name)
-        if model.phase is not Phase.OUT:
-            return []
-        model.phase = Phase.WARM
-        self.account()
-        self.plan(model, now)
-        return []
-
-    def unreachable(self, name: str, now: float, reason: str) -> list[Action]:
-        """The server does not answer, which says nothing of the model: its load is tried again every RETRY_S."""
-        model = self.models.get(name)
-        if model is None or model.phase is not Phase.LOADING:
-            return []
-        self.log("unreachable", model=name, reason=reason)
-        model.away_until = now + RETRY_S
-        return self._gone(model, now)
-
-    def failed(self, name: str, now: float, reason: str) -> list[Action]:
-        """A load ended badly (refused, crashed, hung, out of memory): tried again later and later, from the last good bundle when there is one."""
-        model = self.models.get(name)
-        if model is None or model.phase is not Phase.LOADING:
-            return []
-        model.counts["load_failures"] += 1
-        model.failures += 1
-        model.away_until = now + min(MOST_RETRY_S, RETRY_S * 2.0 ** (model.failures - 1))
-        self.log("load_failed", model=name, reason=reason, failures=model.failures)
-        if model.good and model.good != model.spec.bundle:
-            self.modes.note(Mode.LAST_GOOD, name, now, f"{model.spec.bundle} does not load: {reason}")
-            model.spec = dataclasses.replace(model.spec, bundle=model.good)
-            model.counts["rollbacks"] += 1
-            model.away_until = now
-        return self._gone(model, now)
-
-    def unloaded(self, name: str, now: float) -> list[Action]:
-        """Memory was given back, as asked."""
-        model = self.models.get(name)
-        if model is None or model.phase is not Phase.UNLOADING:
-            return []
-        model.phase = model.leaving_to
-        self.account()
-        if model.phase is Phase.WEIGHTS:
-            model.idle_since = now
-        self.wake(model, now)
-        if model.users:
-            self._waiting[name] = True
-        return self.serve_waiting(now)
-
-    def lost(self, name: str, now: float, reason: str) -> list[Action]:
-        """A server died or restarted, and what it held is gone; requests that wait for it get it loaded again."""
-        model = self.models.get(name)
-        if model is None or model.phase is Phase.OUT:
-            return []
-        if model.phase is Phase.LOADING:
-            return self.failed(name, now, reason)
-        self.log("lost", model=name, reason=reason)
-        return self._gone(model, now)
-
-    def _gone(self, model: Resident, now: float) -> list[Action]:
-        model.phase = Phase.OUT
-        model.stop_idle(now)
-        model.close_prewarm(used=False)
-        self.account()
-        self.modes.leave(Mode.FULL_LOAD, model.spec.name)
-        if model.users:
-            self._waiting[model.spec.name] = True
-        self.wake(model, max(now, model.away_until))
-        return self.serve_waiting(now)
 
     # ---- time
 

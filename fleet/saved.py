@@ -37,8 +37,8 @@ class Saved(Record):
     models: dict[str, SavedModel]
 
 
-def save(controller: Controller, path: str | Path, now: float) -> None:
-    """Write what was learnt, atomically. Raises DiskFullError or QwarmError; the controller goes on."""
+def snapshot(controller: Controller, now: float) -> Saved:
+    """What was learnt until now; its `save` writes it atomically."""
     models = {}
     for name, model in controller.models.items():
         content = model.habits.arrivals.to_bytes()
@@ -46,7 +46,7 @@ def save(controller: Controller, path: str | Path, now: float) -> None:
         models[name] = SavedModel(
             base64.b64encode(content).decode(), sha256_bytes(content), costs, model.selector.pauses, model.idle_since is not None
         )
-    Saved(now, models).save(path)
+    return Saved(now, models)
 
 
 def restore(controller: Controller, path: str | Path, log: Callable[..., None] = lambda *_, **__: None) -> list[str]:

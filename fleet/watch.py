@@ -20,10 +20,10 @@ SERVE = re.compile(r'^qwarm_requests_total\{[^}]*route="infer"[^}]*\} ([0-9.e+]+
 TRITON = r'^nv_inference_request_success\{{[^}}]*model="{}"[^}}]*\}} ([0-9.e+]+)$'
 
 
-def counted(page: str, model: str) -> float | None:
-    """Infer requests of `model` that a page of `qwarm serve` or of Triton counts; None when it has no such line."""
+def counted(page: str, model: str) -> float:
+    """Infer requests of `model` that a page of `qwarm serve` or of Triton counts; neither has a line before the first."""
     found = SERVE.findall(page) or re.findall(TRITON.format(re.escape(model)), page, re.MULTILINE)
-    return sum(map(float, found)) if found else None
+    return sum(map(float, found))
 
 
 class Watch:
@@ -55,8 +55,6 @@ class Watch:
             self._silent.discard(name)
             self.log.info("server_answers", model=name, address=address)
         total = counted(page, name)
-        if total is None:
-            return 0
         before = self._seen.get(name)
         self._seen[name] = total
         new = 0 if before is None else int(total - before if total >= before else total)

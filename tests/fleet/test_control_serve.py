@@ -16,7 +16,14 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 import tiny
-from serving import ROOT, until
+from serving import ROOT, Running, until
+
+from fleet.control import Control
+from fleet.controller import Controller
+from fleet.drivers import Shadow
+from fleet.logs import Log
+from fleet.models import ModelSpec
+from fleet.watch import Watch
 
 NAMES = ("ant", "bee", "cow")
 RESIDENT_MB = 100.0
@@ -126,3 +133,25 @@ def test_three_models_in_memory_for_two_lose_no_request_when_things_die(fleet: P
         assert "mode NORMAL" in told.stdout, told.stdout + told.stderr
     finally:
         acting.stop()
+
+
+def test_a_shadow_counts_the_requests_of_a_server_that_is_not_its_own(bundle: Path, tmp_path: Path) -> None:
+    server = Running(bundle, tmp_path / "serve")
+    with open(tmp_path / "log", "w") as stream:
+        log = Log(stream=stream)
+        control = Control(Controller([ModelSpec("tiny", load_s=0.0)]), Shadow(), log=log)
+        watch = Watch(control, {}, log)
+        try:
+            server.wait_ready()
+            address = f"http://{server.host}:{server.port}"
+            assert watch.look("tiny", address) == 0
+            assert [server.call("POST", "/v2/models/tiny/infer", BODY)[0] for _ in range(3)] == [200] * 3
+            until(lambda: watch.look("tiny", address) + control.status()["models"]["tiny"]["requests"] >= 3)
+            assert control.status()["models"]["tiny"]["requests"] == 3
+            server.kill()
+            assert watch.look("tiny", address) == 0
+        finally:
+            watch.close()
+            control.close()
+            server.kill()
+    assert '"event": "server_silent"' in (tmp_path / "log").read_text()

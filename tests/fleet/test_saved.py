@@ -16,7 +16,7 @@ from fleet.drivers import Shadow
 from fleet.fleet_metrics import fleet_page
 from fleet.logs import Log
 from fleet.models import Kind, ModelSpec
-from fleet.saved import restore, save
+from fleet.saved import restore, snapshot
 from fleet.settings import read_settings
 from fleet.watch import counted
 from pipeline.errors import ConfigError
@@ -39,7 +39,7 @@ def used(runs: int = 60) -> Controller:
 
 def test_a_new_controller_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
     before, after = used(), Controller([ModelSpec("a"), ModelSpec("c")])
-    save(before, tmp_path / "controller.json", START)
+    snapshot(before, START).save(tmp_path / "controller.json")
     assert restore(after, tmp_path / "controller.json") == ["a"]
     assert after.models["a"].habits.arrivals.to_bytes() == before.models["a"].habits.arrivals.to_bytes()
     assert after.models["a"].selector.name == before.models["a"].selector.name != "conservative"
@@ -67,7 +67,7 @@ def no_base64(data: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("harm", [tear, other_schema, flipped, no_base64, lambda _: "[]", lambda _: ""])
 def test_corrupt_state_starts_conservative_and_says_so(tmp_path: Path, harm: Any) -> None:
     file, logged = tmp_path / "controller.json", []
-    save(used(), file, START)
+    snapshot(used(), START).save(file)
     file.write_text(harm(json.loads(file.read_text())))
     after = Controller([ModelSpec("a")])
     assert restore(after, file, lambda event, **fields: logged.append((event, fields["next"]))) == []
@@ -138,7 +138,7 @@ def test_counts_of_both_kinds_of_servers_are_read() -> None:
     lines = ('{code="200",route="infer"} 5', '{code="503",route="infer"} 2', '{code="200",route="ready"} 9')
     ours = "".join(f"qwarm_requests_total{line}\n" for line in lines)
     triton = 'nv_inference_request_success{model="a",version="1"} 7\nnv_inference_request_success{model="b",version="1"} 1\n'
-    assert (counted(ours, "a"), counted(triton, "a"), counted(triton, "c")) == (7.0, 7.0, None)
+    assert (counted(ours, "a"), counted(triton, "a"), counted(triton, "c")) == (7.0, 7.0, 0.0)
 
 
 def test_what_is_announced_is_read_while_its_process_lives(tmp_path: Path) -> None:

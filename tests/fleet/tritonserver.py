@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import zipfile
 from pathlib import Path
 
@@ -62,7 +65,7 @@ def distribution() -> Path:
 
 
 class TritonServer:
-    """Started with `--model-control-mode=explicit` on given ports (0: free ones, taken at the first start)."""
+    """With `--model-control-mode=explicit`, on free ports."""
 
     def __init__(self, folder: Path) -> None:
         wheel = distribution()
@@ -80,6 +83,7 @@ class TritonServer:
         self.environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries), "PYTHONPATH": sysconfig.get_paths()["purelib"]}
         self.http, self.grpc, self.metrics = free_ports(3)
         self.process: subprocess.Popen[bytes] | None = None
+        self._stop = threading.Event()
 
     def add(self, name: str, *, factor: float, load_s: float = 0.2, fault: str = "") -> None:
         """A model that multiplies by `factor` and takes `load_s` to load."""
@@ -88,21 +92,40 @@ class TritonServer:
         (self.models / name / "1" / "model.py").write_text(MODEL.format(factor=factor, load_s=load_s, fault=fault))
 
     def start(self) -> None:
-        """Until its process runs; it answers somewhat later."""
+        """Run it from now on, again when it dies, as a supervisor would: on a busy machine this tritonserver now and then aborts by itself."""
+        self._stop.clear()
+        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+        self._supervisor.start()
+
+    def _supervise(self) -> None:
         command = [
             str(self.binary), f"--model-repository={self.models}", f"--backend-directory={self.folder / 'backends'}", "--model-control-mode=explicit",
             "--http-address=127.0.0.1", f"--http-port={self.http}", "--grpc-address=127.0.0.1", f"--grpc-port={self.grpc}",
-            f"--metrics-port={self.metrics}", "--metrics-address=127.0.0.1", "--cache-directory=" + str(self.folder),
+            f"--metrics-port={self.metrics}", "--metrics-address=127.0.0.1", "--backend-config=python,stub-timeout-seconds=300",
         ]  # fmt: skip
-        with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment, start_new_session=True)
+        while not self._stop.wait(0.2):
+            if self.process is None or self.process.poll() is not None:
+                self._end()
+                with open(self.folder / "log", "ab") as log:
+                    self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment, start_new_session=True)
+
+    def _end(self) -> None:
+        """The process with the stubs of its models."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def kill(self) -> None:
-        """And the stubs of its models with it."""
-        if self.process is not None:
-            os.killpg(self.process.pid, 9)
-            self.process.wait()
-            self.process = None
+        """As if it crashed: it is started again."""
+        assert self.process is not None
+        self.process.kill()
+
+    def stop(self) -> None:
+        """For good."""
+        self._stop.set()
+        self._supervisor.join()
+        self._end()
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")[-3000:]
