@@ -4,9 +4,10 @@
 
 `warm_idle_over_frontier`: the selector's warm idle time over that of the best fixed keep-alive at the same cold rate (mixtures of two included), the
 worst over the prices of PRICES_S at which the selector keeps its models warm at all (cold rate at most 90 %; at most 5 % for office hours, where that
-is asked). `selector_over_best`: its cost over that of the best policy in hindsight, fixed keep-alives of every length included, the worst over all
-prices. `policies` holds figures at the middle price. `skill`: 1 - MAE / MAE of the moving average whose share was chosen in hindsight. Generated
-workloads say synthetic; recorded ones are thinned at random, which makes gaps close to memoryless. `decision_us` is a median.
+is asked; at the last price where it never does). `selector_over_best`: its cost over that of the best policy in hindsight, fixed keep-alives of every
+length included, the worst over all prices. `policies` holds figures at the middle price. `skill`: 1 - MAE / MAE of the moving average whose share was
+chosen in hindsight. Generated workloads say synthetic; recorded ones are thinned at random, which makes gaps close to memoryless. `decision_us` is a
+median.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def figures(outcome: Outcome) -> dict[str, float]:
 def measure(workload: Workload, most_cold: float) -> dict[str, Any]:
     """One workload: every policy at the middle price, the selector and its rivals at all."""
     fixed = frontier(workload)
-    over_best, over_frontier, policies = 0.0, 0.0, {}
+    over_best, policies = 0.0, {}
+    over_frontier: float | None = None
     free = {name: replay(workload, name, price_s=PRICES_S[1]) for name in PRICE_FREE}
     for price in PRICES_S:
         outcomes = {name: replay(workload, name, price_s=price) for name in (*POLICIES, SELECTOR, ORACLE) if name not in free}
@@ -71,7 +73,7 @@ def measure(workload: Workload, most_cold: float) -> dict[str, Any]:
         over_best = max(over_best, selector.cost / best)
         ratio = selector.warm_idle_s / max(1.0, fixed.idle_at(selector.cold_rate))
         if selector.cold_rate <= most_cold:
-            over_frontier = max(over_frontier, ratio)
+            over_frontier = max(over_frontier or 0.0, ratio)
         if price == PRICES_S[1]:
             policies = {name: figures(outcome) for name, outcome in outcomes.items()}
         told = f"cold {selector.cold_rate:.4f}, idle over frontier {ratio:.4f}, cost over best {selector.cost / best:.4f}"
@@ -84,7 +86,7 @@ def measure(workload: Workload, most_cold: float) -> dict[str, Any]:
         "synthetic": workload.synthetic,
         "policies": policies,
         "selector_over_best": over_best,
-        "warm_idle_over_frontier": over_frontier,
+        "warm_idle_over_frontier": ratio if over_frontier is None else over_frontier,
     }
 
 

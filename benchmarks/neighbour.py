@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import select
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -65,28 +66,46 @@ class Client:
 
 
 class Loading:
-    """Loads and unloads the other model until the block ends, through the controller's driver and at its background priority."""
+    """Loads and unloads the other model while told to, by the controller's driver, in a process of its own, beside the client."""
 
-    def __init__(self, driver: ServeProcesses, spec: ModelSpec) -> None:
-        self.driver, self.spec, self.loads = driver, spec, 0
-        self._stop = threading.Event()
+    def __init__(self, folder: Path, bundle: Path) -> None:
+        command = [sys.executable, str(Path(__file__).resolve()), str(folder), str(bundle)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+        self.told()
 
-    def __enter__(self) -> Loading:
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
+    def told(self) -> int:
+        """The next number that it prints: loads so far."""
+        assert self.process.stdout is not None
+        return int(self.process.stdout.readline())
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def tell(self, word: str) -> None:
+        """ "go", or "stop" after the load that runs."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def close(self) -> None:
+        """End it with its server."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+def load_when_told(folder: Path, bundle: Path) -> None:
+    """The other side of `Loading`."""
+    driver, spec, loads = ServeProcesses(folder, allow_unsigned=True), ModelSpec("other", bundle=str(bundle)), 0
+    print(loads, flush=True)
+    while sys.stdin.readline().strip() == "go":
+        while not select.select([sys.stdin], [], [], 0)[0]:
             for kind, wanted in ((Kind.LOAD, "loaded"), (Kind.UNLOAD, "unloaded")):
-                self.driver.begin(Action(kind, self.spec.name), self.spec, time.time())
-                while not any(event.name == self.spec.name and event.what == wanted for event in self.driver.poll(time.time())):
-                    time.sleep(0.02)
-            self.loads += 1
+                driver.begin(Action(kind, spec.name), spec, time.time())
+                while not any(event.what == wanted for event in driver.poll(time.time())):
+                    time.sleep(0.05)
+            loads += 1
+        sys.stdin.readline()
+        print(loads, flush=True)
+    driver.close(unload=True)
 
 
 def measure(folder: Path, log: Callable[[str], Any]) -> float:
@@ -97,7 +116,7 @@ def measure(folder: Path, log: Callable[[str], Any]) -> float:
     command = [sys.executable, "-m", "fleet.main", "control", str(fleet), "--state", str(folder / "state"), "--port", "0", "--act", "--unload"]
     control = subprocess.Popen([*command, "--allow-unsigned", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
     assert control.stdout is not None
-    other = ServeProcesses(folder / "other-state", allow_unsigned=True)
+    loading = Loading(folder / "other-state", second)
     try:
         client = Client(json.loads(control.stdout.readline())["address"])
         for _ in range(200):
@@ -109,14 +128,19 @@ def measure(folder: Path, log: Callable[[str], Any]) -> float:
                 if variant == "quiet":
                     found[variant] = client.round()
                 else:
-                    with Loading(other, ModelSpec("other", bundle=str(second))) as loading:
-                        found[variant] = client.round()
-                    loads += loading.loads
+                    loading.tell("go")
+                    found[variant] = client.round()
+                    loading.tell("stop")
+                    loads = loading.told()
             ratios.append(found["loading"] / found["quiet"])
             log(f"pair {pair}: p99 {found['quiet']:.2f} ms quiet, {found['loading']:.2f} ms while loading")
         log(f"{loads} loads; ratios {sorted(round(ratio, 3) for ratio in ratios)}")
         return statistics.median(ratios)
     finally:
-        other.close(unload=True)
+        loading.close()
         control.terminate()
         control.wait(60)
+
+
+if __name__ == "__main__":
+    load_when_told(Path(sys.argv[1]), Path(sys.argv[2]))

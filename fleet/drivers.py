@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple, Protocol
 from fleet import state as states
 from fleet.models import Action, Kind, ModelSpec
 
-BACKGROUND_NICE = 19
 LOG_BYTES = 1 << 20
 
 
@@ -124,7 +123,7 @@ class ServeProcesses:
             child = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
         self._starting[spec.name] = self._children[spec.name] = child
         if not action.urgent:
-            _nice(child.pid, BACKGROUND_NICE)
+            _yielding(child.pid, True)
 
     def _end(self, name: str) -> None:
         child, state = self._children.pop(name, None), self._warm.pop(name, None)
@@ -147,7 +146,7 @@ class ServeProcesses:
             if state is not None:
                 del self._starting[name]
                 self._warm[name] = state
-                _nice(child.pid, 0)
+                _yielding(child.pid, False)
                 events.append(Event(name, "loaded"))
             elif child.returncode is not None:
                 del self._starting[name], self._children[name]
@@ -183,9 +182,9 @@ class ServeProcesses:
                     child.wait(30.0)
 
 
-def _nice(pid: int, value: int) -> None:
-    """Give a load less of the processor than requests get; only where that can be taken back (as root)."""
+def _yielding(pid: int, yields: bool) -> None:
+    """Let a load run only where requests leave the processor idle, or end that; only as root, who alone can take it back (sched(7), SCHED_IDLE)."""
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(task.name), value)
+                os.sched_setscheduler(int(task.name), os.SCHED_IDLE if yields else os.SCHED_OTHER, os.sched_param(0))

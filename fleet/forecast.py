@@ -64,7 +64,7 @@ class Forecaster:
         self._fit = 0.0
         self.bias = 0.0
         """Median of (outcome - blend) / scale."""
-        self.width = 1.64 * (1.0 + (math.sqrt(horizon) - 1.0) / 4.0)
+        self.width = 1.64 * horizon**0.25
         """Half the interval in scales."""
         self.hits = self.told = 0
         """Outcomes inside their interval, of how many."""
