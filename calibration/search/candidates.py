@@ -63,9 +63,10 @@ def adjacent(model: onnx.ModelProto) -> frozenset[tuple[str, str]]:
 
 
 def costs(source: onnx.ModelProto, exported: ExportedModel, layers: Sequence[str]) -> dict[str, float]:
-    """The share of the network's time that each layer is expected to take: half by multiply-accumulates, half by the size of its output.
+    """The share of the network's time that each layer is expected to take: by multiply-accumulates, size of its output and size of its weight.
 
-    It only orders candidates; what a choice really costs is measured. Equal shares where shapes are unknown.
+    Four bytes a weight instead of one make a last layer dear that hardly multiplies: 8 % in ONNX Runtime on EfficientNet-Lite0. It only
+    orders candidates; what a choice really costs is measured. Equal shares where shapes are unknown.
     """
     sizes = {name: axis.opt for name, axis in exported.shapes.items()} | {str(exported.inputs[0].shape[0]): 1}
     shapes = tensor_shapes(source)
@@ -74,9 +75,11 @@ def costs(source: onnx.ModelProto, exported: ExportedModel, layers: Sequence[str
         for node in source.graph.node
         if node.name in set(layers)
     }
+    sizes_of = {tensor.name: math.prod(tensor.dims) for tensor in source.graph.initializer}
+    read = {node.name: sizes_of.get(node.input[1], 0) for node in source.graph.node if node.name in written}
     try:
         counted = macs_by_node(source, sizes)
     except ModelError:
         return dict.fromkeys(layers, 1 / len(layers))
-    all_macs, all_written = sum(counted[name] for name in layers), sum(written.values())
-    return {name: (counted[name] / max(all_macs, 1) + written[name] / max(all_written, 1)) / 2 for name in layers}
+    parts = [({name: part[name] for name in layers}, max(sum(part[name] for name in layers), 1)) for part in (counted, written, read)]
+    return {name: sum(part[name] / whole for part, whole in parts) / len(parts) for name in layers}
