@@ -123,7 +123,7 @@ class TrainingConfig(Section):
     """
 
     epochs: PositiveInt = 20
-    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.05
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.005
     batch_rows: PositiveInt = 32
     rows: PositiveInt = 2048
     patience: PositiveInt = 5

@@ -242,8 +242,8 @@ class Training(Record):
     """What `qat` did: `why` it trained, or did not, and then every field behind it is empty.
 
     `scheme`: whose grid the weights were trained under. SQNRs are under fake quantization against the float model, on the search rows:
-    `start_sqnr_db` before anything was changed, `corrected_sqnr_db` with means corrected, and each epoch's. `bound_to`: digests of all that the
-    training follows from. `layers` saw INT8; `float_layers` could, and did not, and why.
+    `start_sqnr_db` before anything was changed, `corrected_sqnr_db` with means corrected, and each epoch's; `best_epoch` 0: none was better.
+    `bound_to`: digests of all that the training follows from. `layers` saw INT8; `float_layers` could, and did not, and why.
     """
 
     SCHEMA: ClassVar[str] = "qwarm.training/1"

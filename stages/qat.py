@@ -104,7 +104,8 @@ def trained(config: Config, scheme: str, why: str) -> str:
             seconds=round(time.monotonic() - started, 1),
         ).save(folder / "training.json")
     saved.clear()
-    start, best = ("without limit" if db is None else f"{db:.1f} dB" for db in (result.start_db, result.epochs[result.best_epoch - 1].search_sqnr_db))
+    reached = result.epochs[result.best_epoch - 1].search_sqnr_db if result.best_epoch else result.corrected_db
+    start, best = ("without limit" if db is None else f"{db:.1f} dB" for db in (result.start_db, reached))
     left = "".join(f"; {name} stays in float: {reason}" for name, reason in result.in_float.items())
     return f"{why}: {len(result.epochs)} epochs, SQNR under fake quantization {start} to {best} (epoch {result.best_epoch}){left}"
 

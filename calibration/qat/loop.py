@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 WEIGHT, BEST = "weight", "best"
-WARM = 0.05
-"""Part of all steps in which the rate rises to its full size: Adam's first steps know little of the gradient's magnitude."""
+WARM, FEWEST_WARM = 0.05, 10
+"""Part of all steps, and their least number, in which the rate rises to its full size: Adam's first steps know little of the gradient's magnitude."""
 
 
 class Loop:
@@ -53,24 +53,28 @@ class Loop:
         count = len(next(iter(rows.values())))
         self.steps = max(1, math.ceil(count / size.max))
 
-    def run(self, judge: Callable[[], float | None], saved: Saved, progress: Callable[[int, int, str], None]) -> tuple[Epoch, ...]:
+    def run(
+        self, start: float | None, judge: Callable[[], float | None], saved: Saved, progress: Callable[[int, int, str], None]
+    ) -> tuple[Epoch, ...]:
         """Train until the last epoch or until `settings.patience` of them were no better; `judge()` gives the SQNR in dB, None without limit.
 
+        `start`: the SQNR before; where no epoch is better, the weights before are the best ones and `best_epoch` is 0.
         Raises ModelError where the loss or the answers stop being numbers; what was saved before stays.
         """
         total = self.settings.epochs * self.steps
+        reached = self.epochs[self.best_epoch - 1].search_sqnr_db if self.best_epoch else start
         while len(self.epochs) < self.settings.epochs and len(self.epochs) - self.best_epoch < self.settings.patience:
             epoch, done = len(self.epochs) + 1, len(self.epochs) * self.steps
             loss = 0.0
             for step, chosen in enumerate(self._order(epoch)):
                 loss += self._step(done + step, total, chosen)
-                progress(done + step + 1, total, f"loss {loss / (step + 1):.4g}{self._so_far()}")
+                progress(done + step + 1, total, f"loss {loss / (step + 1):.4g}{_so_far(reached)}")
             found = judge()
             self.epochs.append(Epoch(epoch, loss / self.steps, found))
-            if not self.best_epoch or decibels(found) > decibels(self.epochs[self.best_epoch - 1].search_sqnr_db):
-                self.best, self.best_epoch = self._copy(), epoch
+            if decibels(found) > decibels(reached):
+                self.best, self.best_epoch, reached = self._copy(), epoch, found
             self._save(saved)
-            progress(done + self.steps, total, f"loss {loss / self.steps:.4g}{self._so_far()}")
+            progress(done + self.steps, total, f"loss {loss / self.steps:.4g}{_so_far(reached)}")
         return tuple(self.epochs)
 
     def best_state(self) -> dict[str, torch.Tensor]:
@@ -127,7 +131,7 @@ class Loop:
         for weight in self.weights.values():
             if weight.grad is not None:
                 weight.grad = self.machine.mean(weight.grad)
-        warm = min(1.0, (number + 1) / (WARM * total))
+        warm = min(1.0, (number + 1) / max(WARM * total, FEWEST_WARM))
         self.optimizer.step(self.settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * number / total)))
         return value
 
@@ -147,8 +151,6 @@ class Loop:
     def _copy(self) -> dict[str, torch.Tensor]:
         return {name: weight.detach().clone() for name, weight in self.weights.items()}
 
-    def _so_far(self) -> str:
-        if not self.best_epoch:
-            return ""
-        best = self.epochs[self.best_epoch - 1].search_sqnr_db
-        return ", best without limit" if best is None else f", best {best:.1f} dB"
+
+def _so_far(best: float | None) -> str:
+    return ", best without limit" if best is None else f", best {best:.1f} dB"

@@ -99,7 +99,7 @@ def train(
                     module.get_submodule(name).bias.copy_(bias)
         loop = Loop(student, bind(taught_by, model.input_specs()), model.outputs, teacher, data.train, settings, size, machine)
         resumed = loop.resume(saved)
-        epochs = loop.run(judge, saved, progress)
+        epochs = loop.run(after, judge, saved, progress)
         return Trained(loop.best_state(), epochs, loop.best_epoch, start, after, student.quantized, student.in_float, resumed)
 
 
