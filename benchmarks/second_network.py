@@ -123,10 +123,10 @@ def measure(work: Path, factory: str) -> dict[str, Any]:
     """Plain and fitted, in both runtimes."""
     from calibration.cpu_scheme import quantize
     from calibration.export import export
-    from calibration.parity import sqnr_db
     from calibration.ranges import collect
     from calibration.rounding.methods import Calibration
     from pipeline.config import ModelConfig
+    from pipeline.decibels import sqnr_db
     from pipeline.macs import MULTIPLYING
 
     images, labels = pictures()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.exposing import Opener, cuts, expose, run_rows
-from calibration.parity import sqnr_db
+from pipeline.decibels import sqnr_db
 from pipeline.macs import node_key
 from pipeline.records import Agreement, Parting
 from pipeline.tensors import AxisRange, Batch

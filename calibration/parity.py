@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from pipeline.decibels import sqnr_db
 from pipeline.errors import ModelError
 from pipeline.records import Parity
 from pipeline.tensors import AxisRange, Batch
@@ -15,18 +15,6 @@ MAX_RELATIVE = 1e-3
 """Largest difference over the reference's largest magnitude. Two float32 runtimes that add in another order stay near 1e-6."""
 MIN_SQNR_DB = 60.0
 """Signal to noise of the whole output; the same two stay above 100 dB. bf16 alone is near 28 dB."""
-
-
-def sqnr_db(reference: np.ndarray, other: np.ndarray) -> float | None:
-    """10 log10(sum of squares of the reference / sum of squares of the difference) in dB, null for equal arrays.
-
-    A reference of zeros with any difference gives -inf as -999 dB: records hold finite numbers only.
-    """
-    signal = float(np.sum(np.square(reference, dtype=np.float64)))
-    noise = float(np.sum(np.square(reference.astype(np.float64) - other.astype(np.float64))))
-    if noise == 0:
-        return None
-    return 10 * math.log10(signal / noise) if signal > 0 else -999.0
 
 
 def points(shapes: Mapping[str, AxisRange]) -> list[dict[str, int]]:

@@ -10,10 +10,10 @@ import numpy as np
 
 from calibration.float_layers import NONE
 from calibration.float_operators import kept_in_float
-from calibration.parity import sqnr_db
 from calibration.runtime import run_session, session
 from calibration.scheme import zero_channels
 from calibration.variants import Job, Progress, Rules, Variant, silent
+from pipeline.decibels import sqnr_db
 from pipeline.digests import sha256_file
 from pipeline.errors import QuantizeError
 from pipeline.files import replacing_folder

@@ -25,8 +25,6 @@ LEAST_GAIN = 0.005
 """A part must be better than the average by this share."""
 LEAST_STEPS = 24
 """Outcomes that do not overlap, before skill is judged."""
-BURST_TAIL = 1e-5
-BURST_LEAST = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,11 +142,3 @@ class Forecaster:
         index = seasonal - len(ALPHAS)
         ratio = 1.0 if index == len(ALPHAS) else self.levels[index] / max(self.usuals[index], 0.02 * self.usuals[0] + 1e-9)
         return [ratio * usual for usual in usuals]
-
-
-def is_burst(count: float, expected: float) -> bool:
-    """Whether `count` requests are far more than a Poisson process of mean `expected` brings (Chernoff's bound of the tail below BURST_TAIL)."""
-    if count < BURST_LEAST or count <= expected:
-        return False
-    mean = max(expected, 1e-9)
-    return count * math.log(count / mean) - count + mean > -math.log(BURST_TAIL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import heapq
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ HANG_FACTOR, HANG_S = 10.0, 30.0
 REFRESH_SLACK_S = 1.0
 
 
-class Residency:
+class Residency(abc.ABC):
     """The models with their phases, and when each is to be looked at again."""
 
     def __init__(self, arbiter: Arbiter, modes: Modes, log: Callable[..., None]) -> None:
@@ -37,13 +38,13 @@ class Residency:
             )
         return self.models[name]
 
+    @abc.abstractmethod
     def plan(self, model: Resident, now: float) -> None:
         """Decide for a model that became idle."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def failed(self, name: str, now: float, reason: str) -> list[Action]:
         """A load ended badly; see `Reports`."""
-        raise NotImplementedError
 
     def account(self) -> None:
         """After every change of a phase."""

@@ -7,7 +7,6 @@ import time
 FIRST_LINE_NS = time.monotonic_ns()
 
 import argparse  # noqa: E402  (the interpreter's own start ends above)
-import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
@@ -17,9 +16,9 @@ import engines  # noqa: E402
 from fleet.host import choose  # noqa: E402
 from fleet.parts import read_parts  # noqa: E402
 from fleet.verify import verify  # noqa: E402
-from pipeline.errors import QwarmError  # noqa: E402
 from pipeline.records import Trial  # noqa: E402
 from pipeline.tensors import Batch  # noqa: E402
+from warmup.child import answer  # noqa: E402
 from warmup.plan import axis_rungs, pad_to_plan  # noqa: E402
 from warmup.runner import run_plan  # noqa: E402
 from warmup.trial import Phases, first_request, measure  # noqa: E402
@@ -44,13 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--started", type=int, required=True, help="the parent's time.monotonic_ns() just before it started this process")
     options = parser.parse_args(arguments)
-    try:
-        trial = run(options)
-    except QwarmError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(json.dumps(trial.to_json()), flush=True)
-    return 0
+    return answer(lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> Trial:

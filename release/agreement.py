@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.decibels import drift
 from pipeline.records import Agreement, Attribution, Check, Verdict
 
 NAME = "runtimes_agree"
@@ -34,7 +35,7 @@ def loss_text(attribution: Attribution) -> str:
         return f"Nothing is lost from {first} to {last} on {attribution.rows} rows."
     power: dict[str, float] = {}
     for hop in attribution.hops:
-        power[hop.hop] = max(power.get(hop.hop, 0.0), 0.0 if hop.sqnr_db is None else 10 ** (-hop.sqnr_db / 10))
+        power[hop.hop] = max(power.get(hop.hop, 0.0), drift(hop.sqnr_db))
     share = power[attribution.blamed] / sum(power.values())
     whole = min((hop.sqnr_db for hop in attribution.whole if hop.sqnr_db is not None), default=None)
     place = attribution.parted_at

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pipeline.decibels import sqnr_db
 from pipeline.errors import DataError
 from pipeline.strict import Record
 
@@ -86,7 +86,7 @@ def breakdown(
         of = labels == label
         name = class_names[label] if label < len(class_names) else str(label)
         classes[name] = ClassDrift(
-            int(of.sum()), float(right[of].mean()), float(still[of].mean()), float(same[of].mean()), _sqnr_db(scores[of], others[of])
+            int(of.sum()), float(right[of].mean()), float(still[of].mean()), float(same[of].mean()), sqnr_db(scores[of], others[of])
         )
     from release import paired  # scipy takes 0.4 s, which `qwarm --help` need not wait for
 
@@ -128,15 +128,5 @@ def _output(first: np.ndarray, second: np.ndarray) -> OutputDrift:
     absolute, largest = float(np.abs(wide - narrow).max(initial=0)), float(np.abs(wide).max(initial=0))
     relative = absolute / largest if largest > 0 else float(absolute > 0)
     count = first.shape[1] if first.ndim > 1 else 0
-    channels = tuple(_sqnr_db(first[:, place], second[:, place]) for place in range(count))
-    return OutputDrift(_sqnr_db(first, second), absolute, relative, channels)
-
-
-def _sqnr_db(first: np.ndarray, second: np.ndarray) -> float | None:
-    """10 log10 of the first's energy over the difference's; null for equal arrays, -999 where the first is zero throughout and the second is not."""
-    exact = first.astype(np.float64)
-    noise = float(np.square(exact - second.astype(np.float64)).sum())
-    signal = float(np.square(exact).sum())
-    if noise == 0:
-        return None
-    return 10 * math.log10(signal / noise) if signal > 0 else -999.0
+    channels = tuple(sqnr_db(first[:, place], second[:, place]) for place in range(count))
+    return OutputDrift(sqnr_db(first, second), absolute, relative, channels)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from pipeline import decibels
 from pipeline.errors import DataError
 from pipeline.records import WorstRow
 from pipeline.tensors import Batch
@@ -90,12 +90,7 @@ def worst(reference: np.ndarray, engine: np.ndarray, labels: np.ndarray | None, 
 
 def sqnr_db(reference: np.ndarray, engine: np.ndarray, name: str) -> float | None:
     """10 log10 of the reference's energy over the difference's, in float64; None where nothing differs. Raises DataError for a reference of zeros."""
-    exact = reference.astype(np.float64)
-    noise = float(np.square(exact - engine.astype(np.float64)).sum())
-    if noise == 0:
-        return None
-    signal = float(np.square(exact).sum())
-    if signal == 0:
+    if not reference.any() and engine.any():
         raise DataError(
             "Every output of the reference is zero, and the engine's are not",
             where=f"validation rows, output {name}",
@@ -103,4 +98,4 @@ def sqnr_db(reference: np.ndarray, engine: np.ndarray, name: str) -> float | Non
             got="zeros",
             next="check the checkpoint and the exported model",
         )
-    return 10 * math.log10(signal / noise)
+    return decibels.sqnr_db(reference, engine)

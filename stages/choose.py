@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from pipeline.config import load_config
+from pipeline.decibels import drift
 from pipeline.digests import sha256_file
 from pipeline.errors import ModelError
 from pipeline.files import replacing_folder
@@ -49,9 +50,9 @@ def candidate(folder: Path, scheme: str) -> Candidate:
 
 def choose(candidates: dict[str, Candidate], max_drift: float | None) -> tuple[str, str]:
     """The name of the better one, and why: where both keep `max_drift`, fewer layers in float, which are slower; else the smaller drift."""
-    drifts = {name: 0.0 if entry.search_sqnr_db is None else 10 ** (-entry.search_sqnr_db / 10) for name, entry in candidates.items()}
-    figures = ", ".join(f"{name} {drift:.3g}" for name, drift in drifts.items())
+    drifts = {name: drift(entry.search_sqnr_db) for name, entry in candidates.items()}
+    figures = ", ".join(f"{name} {share:.3g}" for name, share in drifts.items())
     floats = {name: entry.float_nodes for name, entry in candidates.items()}
-    if max_drift is not None and all(drift <= max_drift for drift in drifts.values()) and len(set(floats.values())) > 1:
+    if max_drift is not None and all(share <= max_drift for share in drifts.values()) and len(set(floats.values())) > 1:
         return min(floats, key=lambda name: floats[name]), f"fewer layers in float, both keep max_drift {max_drift:g} (drift {figures})"
     return min(drifts, key=lambda name: drifts[name]), f"the smaller drift on the search rows ({figures})"

@@ -31,11 +31,6 @@ PACKING = Path("build/.packing")
 """Staging of a bundle: beside build/release, so that nothing half-written is ever inside it."""
 
 
-def ranges(method: str) -> Path:
-    """The ranges that one method gives."""
-    return RANGES / f"{method}.json"
-
-
 def role(name: str) -> Path:
     """The manifest of one role alone: a stage depends on the roles it may see and on no other."""
     return ROLES / f"{name}.json"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.caches import cache_folder
 from pipeline.config import Config, load_config
+from pipeline.decibels import drift
 from pipeline.digests import sha256_bytes, sha256_file, sha256_files, sha256_json
 from pipeline.errors import DataError
 from pipeline.files import replacing_folder
@@ -42,9 +43,9 @@ def wanted(config: Config) -> tuple[str | None, str]:
         scheme: QuantizedModel.load(paths.QUANTIZED / scheme / "quantized.json", next=f"run `dvc repro quantize@{scheme}`").search_sqnr_db
         for scheme in settings.schemes
     }
-    drifts = {scheme: 0.0 if db is None else 10 ** (-db / 10) for scheme, db in found.items()}
+    drifts = {scheme: drift(db) for scheme, db in found.items()}
     worst = max(drifts, key=lambda scheme: drifts[scheme])
-    figures = ", ".join(f"{scheme} {drift:.3g}" for scheme, drift in drifts.items())
+    figures = ", ".join(f"{scheme} {share:.3g}" for scheme, share in drifts.items())
     if settings.qat == "always":
         return worst, f"quantize.qat is always; drift without it: {figures}"
     if drifts[worst] <= (settings.max_drift or 0):

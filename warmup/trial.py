@@ -13,9 +13,7 @@ FIRST_LINE_NS = time.monotonic_ns()
 
 import argparse  # noqa: E402  (the interpreter's own start ends above)
 import dataclasses  # noqa: E402
-import json  # noqa: E402
 import os  # noqa: E402
-import sys  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -25,11 +23,11 @@ import engines  # noqa: E402
 from engines.contract import Session  # noqa: E402
 from engines.stored import read_engine  # noqa: E402
 from pipeline.arrays import read_arrays  # noqa: E402
-from pipeline.errors import QwarmError  # noqa: E402
 from pipeline.padding import fit  # noqa: E402
 from pipeline.platforms import usable_cores  # noqa: E402
 from pipeline.records import Engine, Trial, WarmupPlan  # noqa: E402
 from pipeline.tensors import Batch  # noqa: E402
+from warmup.child import answer, milliseconds  # noqa: E402
 from warmup.control import Control  # noqa: E402
 from warmup.elsewhere import Elsewhere  # noqa: E402
 from warmup.memory import peak_rss_mb  # noqa: E402
@@ -71,21 +69,15 @@ def measure(
             warm(session)
         phases.mark("warm")
         phases.mark("ready")
-        requests_ms = [_milliseconds(session.run, request) for _ in range(min(requests, 1 + SIZING))]
+        requests_ms = [milliseconds(session.run, request) for _ in range(min(requests, 1 + SIZING))]
         control.fit(min(requests_ms[len(requests_ms) // 2 :]))
         control_ms: list[float] = []
         while len(requests_ms) < requests:
             control.call()
-            control_ms += [_milliseconds(control.call) for _ in range(BLOCK)]
+            control_ms += [milliseconds(control.call) for _ in range(BLOCK)]
             session.run(request)
-            requests_ms += [_milliseconds(session.run, request) for _ in range(min(BLOCK, requests - len(requests_ms)))]
+            requests_ms += [milliseconds(session.run, request) for _ in range(min(BLOCK, requests - len(requests_ms)))]
         return Trial(variant, phases.marks, tuple(requests_ms), tuple(control_ms), peak_rss_mb(), elsewhere.share())
-
-
-def _milliseconds(call: Callable[..., object], *arguments: object) -> float:
-    begun = time.perf_counter_ns()
-    call(*arguments)
-    return (time.perf_counter_ns() - begun) / 1e6
 
 
 def first_request(engine: Engine, rows: Batch) -> dict[str, np.ndarray]:
@@ -108,13 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     phases = Phases(options.started)
     phases.mark("interpreter", FIRST_LINE_NS)
-    try:
-        trial = _trial(options, phases)
-    except QwarmError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(json.dumps(trial.to_json()), flush=True)
-    return 0
+    return answer(lambda: _trial(options, phases))
 
 
 def _trial(options: argparse.Namespace, phases: Phases) -> Trial:

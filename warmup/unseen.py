@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import statistics
-import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,11 +21,11 @@ import engines
 from engines.contract import Session
 from engines.stored import read_engine
 from pipeline.arrays import read_arrays
-from pipeline.errors import QwarmError
-from pipeline.padding import fit
-from pipeline.records import AxisRange, Engine, TensorSpec, WarmupPlan
+from pipeline.padding import fit, named_sizes
+from pipeline.records import AxisRange, Engine, WarmupPlan
 from pipeline.strict import Record
 from pipeline.tensors import Batch
+from warmup.child import answer, milliseconds
 from warmup.plan import axis_rungs, pad_to_plan
 from warmup.runner import run_plan
 
@@ -77,26 +74,16 @@ def probe(session: Session, plan: WarmupPlan, rows: Batch, *, draws: int, caller
     for sizes in draw(session.engine.shapes, ladder, draws, seed):
         request = fit(rows, specs, sizes)
         given, _ = pad_to_plan(request, specs, ladder) if pad else (request, sizes)
-        first = _milliseconds(session.run, given)
+        first = milliseconds(session.run, given)
         met.append((sizes, given, first))
-    unseen = tuple(Unseen(sizes, _sizes_of(given, specs), first, _steady(session, given)) for sizes, given, first in met)
+    unseen = tuple(Unseen(sizes, named_sizes(given, specs), first, _steady(session, given)) for sizes, given, first in met)
     smallest = fit(rows, specs, {axis: ladder[axis][0] for axis in ladder})
     firsts, steady = _together(session, smallest, callers) if callers > 1 else ((), None)
     return Probe(unseen, tuple(firsts), steady)
 
 
-def _sizes_of(batch: Batch, specs: Sequence[TensorSpec]) -> dict[str, int]:
-    return {axis: size for spec in specs for axis, size in zip(spec.shape, batch[spec.name].shape, strict=True) if isinstance(axis, str)}
-
-
-def _milliseconds(call: Callable[[Batch], object], batch: Batch) -> float:
-    begun = time.perf_counter_ns()
-    call(batch)
-    return (time.perf_counter_ns() - begun) / 1e6
-
-
 def _steady(session: Session, batch: Batch) -> float:
-    return statistics.median(_milliseconds(session.run, batch) for _ in range(STEADY))
+    return statistics.median(milliseconds(session.run, batch) for _ in range(STEADY))
 
 
 def _together(session: Session, batch: Batch, callers: int) -> tuple[list[float], float]:
@@ -106,7 +93,7 @@ def _together(session: Session, batch: Batch, callers: int) -> tuple[list[float]
 
     def call(index: int) -> None:
         gate.wait()
-        times[index] = [_milliseconds(session.run, batch) for _ in range(1 + STEADY)]
+        times[index] = [milliseconds(session.run, batch) for _ in range(1 + STEADY)]
 
     threads = [threading.Thread(target=call, args=(index,)) for index in range(callers)]
     for thread in threads:
@@ -126,13 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-pad", action="store_true", help="give each request as it is: what a server does that does not pad")
     options = parser.parse_args(arguments)
-    try:
-        result = _run(options)
-    except QwarmError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(json.dumps(result.to_json()), flush=True)
-    return 0
+    return answer(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> Probe:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.parity import sqnr_db
+from pipeline.decibels import sqnr_db
 from pipeline.errors import ModelError
 from pipeline.tensors import AxisRange, Batch
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from calibration.exposing import Opener, Run, run_rows
-from calibration.parity import sqnr_db
 from calibration.runtime import run_session, session, simulator
 from calibration.variants import Job
+from pipeline.decibels import drift, sqnr_db
 from pipeline.errors import ModelError, QuantizeError
 from pipeline.search_records import DeployedPoint, SearchPoint
 from pipeline.tensors import AxisRange, Batch
@@ -94,7 +94,7 @@ class Measure:
             if not np.isfinite(array).all():
                 raise QuantizeError("The Q/DQ model gives values that are not finite", where=f"output {name}", expected="finite numbers")
             decibels.append(sqnr_db(self._reference[name][: len(array)], array))
-        return max(0.0 if db is None else 10 ** (-db / 10) for db in decibels)
+        return max(map(drift, decibels))
 
     def _timed(self, plain: Run, other: Run) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Times in ms of single requests of the smallest batch, each model first every other time."""

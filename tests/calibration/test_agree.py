@@ -14,10 +14,10 @@ from calibration.agree import BOUND_DB, agree, decibel, part
 from calibration.exposing import Run, as_written, by_default, cuts, expose, float_tensors, run_rows
 from calibration.hops import Station, attribute, unscaled
 from calibration.onnx_model import describe
-from calibration.parity import sqnr_db
 from calibration.rounding.channels import Group
 from calibration.runtime import run_session, session
 from engines.once import deployed
+from pipeline.decibels import sqnr_db
 from pipeline.errors import ModelError
 from pipeline.records import Agreement, Attribution
 from pipeline.tensors import AxisRange

@@ -13,10 +13,10 @@ from calibration import cpu_scheme, tensorrt_scheme
 from calibration.cpu_placement import place
 from calibration.cpu_rules import verify
 from calibration.float_operators import EMBEDDING
-from calibration.parity import sqnr_db
 from calibration.qdq import high_precision
 from calibration.rounding.check import coarse_layers
 from calibration.rounding.methods import Methods
+from pipeline.decibels import sqnr_db
 from pipeline.errors import QuantizeError
 
 CONVNET = """g (float[n, 3, 8, 8] x) => (float[n, 8, 8, 8] y)

@@ -10,10 +10,10 @@ import pytest
 from tiny_quantize import calibration_of, model_of, prepared, run
 
 from calibration.cpu_scheme import quantize
-from calibration.parity import sqnr_db
 from calibration.rounding.channels import groups_of, scaled
 from calibration.rounding.equalize import LEAST, equalized
 from calibration.rounding.methods import Methods
+from pipeline.decibels import sqnr_db
 from pipeline.digests import sha256_file
 from pipeline.records import AxisRange, Ranges
 

@@ -13,7 +13,6 @@ from tiny_quantize import HEADER, calibration_of, model_of, run
 from calibration.cpu_placement import place
 from calibration.cpu_rules import verify
 from calibration.cpu_scheme import _quantized
-from calibration.parity import sqnr_db
 from calibration.rounding import replay, solve, twin
 from calibration.rounding.constants import constants_of
 from calibration.rounding.layers import layers_of
@@ -23,6 +22,7 @@ from calibration.rounding.reconstruct import MOST_MOVED, Rounded, moved, reconst
 from calibration.rounding.target import adapted
 from calibration.rounding.write import written
 from calibration.runtime import session
+from pipeline.decibels import sqnr_db
 from pipeline.errors import QuantizeError
 from pipeline.records import AxisRange, Ranges, TensorRange
 from pipeline.tensors import Batch
