@@ -17,7 +17,7 @@ def entry(release: str, target: str, check: str, why: str, by: str, expires: str
     """The signed entry; raises ConfigError for what params.yaml would not take, and for a key that cannot be used."""
     from pydantic import ValidationError
 
-    from pipeline.config import WaiverConfig
+    from pipeline.release_config import WaiverConfig
     from release import waivers
 
     plain = {"target": target, "check": check, "why": why, "by": by, "granted": granted.isoformat(), "expires": expires}

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from scipy import stats
 
-from pipeline.config import TOP1
 from pipeline.loading import load_object
+from pipeline.release_config import TOP1
 from release.metric import Metric
 
 TOP = 5

@@ -16,7 +16,9 @@ from pipeline.errors import QwarmError
 from pipeline.files import replacing
 
 PACKAGES = ("pipeline", "engines", "warmup", "fleet")
-LEFT_OUT = frozenset({"pipeline/config.py", "pipeline/data_config.py", "pipeline/firewall_config.py", "pipeline/section.py", "pipeline/progress.py"})
+LEFT_OUT = frozenset(f"pipeline/{name}.py" for name in (
+    "config", "data_config", "firewall_config", "model_config", "progress", "release_config", "search_records", "section",
+))  # fmt: skip
 """Only the building side imports these: pydantic and rich are not on a host."""
 SHEBANG = b"#!/usr/bin/env python3\n"
 MAIN = "from fleet.main import main\n\nraise SystemExit(main())\n"

@@ -15,7 +15,7 @@ from pipeline.records import Check, Evidence, Verdict
 from release import keys
 
 if TYPE_CHECKING:
-    from pipeline.config import ReleaseConfig, WaiverConfig
+    from pipeline.release_config import ReleaseConfig, WaiverConfig
 
 WAIVABLE = (Verdict.FAIL, Verdict.UNDECIDED)
 """What was never measured cannot be waived: nobody knows what would ship."""

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from release.pyz import LEFT_OUT as PIPELINE_SIDE_ONLY
+
 ROOT = Path(__file__).resolve().parents[2]
 ARROWS = {
     "pipeline": set(),
@@ -22,7 +24,6 @@ ARROWS = {
     "cli": {"pipeline", "calibration", "engines", "warmup", "release", "stages", "fleet"},
 }
 HOST = ("pipeline", "engines", "warmup", "fleet")
-PIPELINE_SIDE_ONLY = {"pipeline/config.py", "pipeline/data_config.py", "pipeline/firewall_config.py", "pipeline/section.py", "pipeline/progress.py"}
 
 
 def imports(path: Path, module_level_only: bool = False) -> Iterator[str]:

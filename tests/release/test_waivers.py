@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from cli.main import run
 from cli.waive import entry
-from pipeline.config import GatesConfig, ReleaseConfig, WaiversConfig
 from pipeline.errors import ConfigError, Refused
 from pipeline.loading import load_object
 from pipeline.records import Check, Evidence, Validation, Verdict
+from pipeline.release_config import GatesConfig, ReleaseConfig, WaiversConfig
 from release import gates, signing, waivers
 
 ROOT = Path(__file__).resolve().parents[2]

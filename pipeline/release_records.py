@@ -1,0 +1,191 @@
+"""What was measured of a target, what it proves, and the bundle it goes into."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from pipeline.engine_records import Census, File
+from pipeline.model_records import Agreement, Attribution
+from pipeline.strict import Record
+from pipeline.tensors import AxisRange, TensorSpec
+from pipeline.verdicts import Check, Interval, Verdict
+from pipeline.warmup_records import ColdStartReport
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceDrift(Record):
+    """The validation rows that have one `value` of `of` ("class", or a column of `gates.slices`): shares that are right, rows lost and gained."""
+
+    of: str
+    value: str
+    rows: int
+    reference_value: float
+    engine_value: float
+    lost: int
+    gained: int
+    agreement: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class WorstRow(Record):
+    """A row whose first output moved most: its place among the validation rows, and what each side answers (null without classes).
+
+    `distance` is the Euclidean norm of the difference over that of the reference's median row.
+    """
+
+    place: int
+    distance: float
+    label: str | None
+    reference: str | None
+    engine: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DriftReport(Record):
+    """INT8 engine against the float reference on the same validation rows.
+
+    A metric that is right or wrong for each row: `lost` rows only the reference gets right, `gained` only the engine; `drop` is
+    (lost - gained) / rows, values are fractions and the gate computes the exact interval. Any other metric: `lost` and `gained` are null,
+    values and `drop` (reference - engine) are in the metric's unit, and `interval` and `reference_interval` hold their bounds.
+    `method` says which. `agreement` is null without classes; `sqnr_db` is that of the worst output, null where none differs.
+    `kl_divergence`: mean over rows of KL(reference || engine) of the softmax of the first output, in nats; null without classes.
+    `slices` need a metric that is right or wrong for each row; `channel_sqnr_db` is by place along axis 1 of the first output.
+    `worst` are the rows that moved most, those that were lost first. `batch_sqnr_db`: by batch size, the engine's answers against its own in the
+    largest batch, null where they are equal.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.drift/2"
+    metric: str
+    validation_rows: int
+    validation_root: str
+    reference_value: float
+    engine_value: float
+    lost: int | None
+    gained: int | None
+    drop: float
+    interval: Interval | None
+    reference_interval: Interval | None
+    agreement: float | None
+    sqnr_db: float | None
+    sqnr_db_by_output: dict[str, float | None]
+    method: str
+    kl_divergence: float | None = None
+    slices: tuple[SliceDrift, ...] = ()
+    channel_sqnr_db: tuple[float | None, ...] = ()
+    worst: tuple[WorstRow, ...] = ()
+    batch_sqnr_db: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation(Record):
+    """What `validate@target` measured of one engine on one machine: accuracy, latency, a second runtime's answers, and which hop lost what."""
+
+    SCHEMA: ClassVar[str] = "qwarm.validation/2"
+    target: str
+    bound_to: dict[str, str]
+    drift: DriftReport
+    coldstart: ColdStartReport
+    census: Census | None
+    engine_bytes: int
+    agreement: Agreement
+    attribution: Attribution
+
+
+@dataclasses.dataclass(frozen=True)
+class NotMeasured(Record):
+    """What `warm@target` and `validate@target` leave where the engine is built and cannot be run."""
+
+    SCHEMA: ClassVar[str] = "qwarm.not-measured/1"
+    target: str
+    why: str
+    engine_sha256: str
+    noticed_at: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencyBand(Record):
+    """The fresh processes of one variant: quantiles over them of each request's time, in order, and of the start's cumulative phases."""
+
+    variant: str
+    processes: int
+    low_ms: tuple[float, ...]
+    """10th percentile."""
+    median_ms: tuple[float, ...]
+    high_ms: tuple[float, ...]
+    """90th percentile."""
+    phases_ms: dict[str, float]
+    """Medians."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Details(Record):
+    """What a report draws of a measured target: it travels with the evidence, so that a target measured elsewhere is drawn too."""
+
+    drift: DriftReport
+    census: Census | None
+    bands: tuple[LatencyBand, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence(Record):
+    """One target's verdict with everything it rests on: what `release` reads.
+
+    `refuses` says that the whole release is refused because of it; a target that neither ships nor refuses is left out.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.evidence/2"
+    target: str
+    required: bool
+    verdict: Verdict
+    ships: bool
+    reason: str
+    checks: tuple[Check, ...]
+    figures: dict[str, float]
+    bound_to: dict[str, str]
+    machine: dict[str, str]
+    measured_at: str
+    refuses: bool = False
+    attribution: Attribution | None = None
+    details: Details | None = None
+    signature: str = ""
+    """Of the runner that measured (release/runners.py); "" for none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleasedTarget(Record):
+    """A target inside a bundle."""
+
+    target: str
+    folder: str
+    verdict: Verdict
+    platform_key: str
+    key_fields: dict[str, str]
+    engine_sha256: str
+    plan_sha256: str
+    evidence_sha256: str
+    checks: tuple[Check, ...]
+    figures: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseManifest(Record):
+    """Everything in a bundle: every file's size and sha256, what it was made from, and what was proven."""
+
+    SCHEMA: ClassVar[str] = "qwarm.manifest/1"
+    name: str
+    version: str
+    signature: str
+    """"none", or the kind of signature beside the manifest."""
+    files: dict[str, File]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: dict[str, AxisRange]
+    preprocess: str
+    """File and function, for example "preprocess.py:prepare"."""
+    targets: tuple[ReleasedTarget, ...]
+    left_out: dict[str, str]
+    roles: dict[str, str]
+    """Merkle root of each data role."""
+    provenance: dict[str, Any]
+    """Code-tree digest, upstream lock entries, tool versions, parameters."""

@@ -1,0 +1,76 @@
+"""Plans, and what fresh processes measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from pipeline.strict import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupStep(Record):
+    """Run rows `rows` (indices into the warm-up arrays) at `sizes` in each of `threads` threads, `iterations` times."""
+
+    sizes: dict[str, int]
+    rows: tuple[int, ...]
+    threads: int
+    iterations: int
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupPlan(Record):
+    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows.
+
+    A step at which the runtime fails is tried `retries` times more; `max_rss_mb`: resident memory (10^6 bytes) that the process may reach.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.plan/1"
+    target: str
+    engine_sha256: str
+    rows_sha256: str
+    preprocess_sha256: str
+    steps: tuple[WarmupStep, ...]
+    concurrency: int
+    environment: dict[str, str]
+    max_seconds: float
+    found_by: str
+    retries: int = 1
+    max_rss_mb: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupResult(Record):
+    """How long each step of a plan took in this process, in order, and the whole; `retried` says which step failed first, and how."""
+
+    seconds_by_step: tuple[float, ...]
+    total_seconds: float
+    retried: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial(Record):
+    """One fresh process. `requests_ms` are its requests in order, the first included; `control_ms` the control workload's.
+
+    `phases_ms` are cumulative from process start: interpreter, imports, load, warm, ready.
+    """
+
+    variant: str
+    phases_ms: dict[str, float]
+    requests_ms: tuple[float, ...]
+    control_ms: tuple[float, ...]
+    peak_rss_mb: float
+    busy_elsewhere: float = 0.0
+    """Part of all processors' time that went to other processes while this one measured, 0 to 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ColdStartReport(Record):
+    """Interleaved trials of the variants `cold` (no plan), `warm` (plan) and `float` (FP32 with the plan)."""
+
+    SCHEMA: ClassVar[str] = "qwarm.coldstart/1"
+    target: str
+    machine_id: str
+    plan_sha256: str
+    measured_at: str
+    trials: tuple[Trial, ...]
