@@ -34,7 +34,7 @@ from pipeline.release_records import (
 )
 from pipeline.tensors import AxisRange, TensorSpec
 from pipeline.verdicts import Check, Interval, Verdict
-from pipeline.warmup_records import ColdStartReport, Trial, WarmupPlan, WarmupResult, WarmupStep
+from pipeline.warmup_records import ColdStartReport, Situation, StepGain, Trial, WarmupPlan, WarmupResult, WarmupStep
 
 __all__ = [
     "ROLES",
@@ -74,7 +74,9 @@ __all__ = [
     "Roles",
     "RowSource",
     "Shift",
+    "Situation",
     "SliceDrift",
+    "StepGain",
     "TensorRange",
     "TensorSpec",
     "Training",

@@ -9,6 +9,14 @@ from pipeline.strict import Record
 
 
 @dataclasses.dataclass(frozen=True)
+class Situation(Record):
+    """A request that may come: `callers` at once, each with named axes of these `sizes`."""
+
+    sizes: dict[str, int]
+    callers: int
+
+
+@dataclasses.dataclass(frozen=True)
 class WarmupStep(Record):
     """Run rows `rows` (indices into the warm-up arrays) at `sizes` in each of `threads` threads, `iterations` times."""
 
@@ -19,33 +27,55 @@ class WarmupStep(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class WarmupPlan(Record):
-    """What makes an engine hot: ordered steps, environment, deadline. Bound to the engine and the rows.
+class StepGain(Record):
+    """What a step buys: the first request of the `situation` that loses most where step `step` (from 0) is left out, in ms, with it and without.
 
-    A step at which the runtime fails is tried `retries` times more; `max_rss_mb`: resident memory (10^6 bytes) that the process may reach.
+    Medians over fresh processes. `seconds`: what the step takes.
     """
 
-    SCHEMA: ClassVar[str] = "qwarm.plan/1"
+    step: int
+    situation: Situation
+    with_ms: float
+    without_ms: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupPlan(Record):
+    """What makes an engine hot: ordered steps and their limits. Bound to the engine and the rows.
+
+    `ladder`: by named axis, the sizes that requests are padded to. All combinations of them are hot behind the plan, though not each needs a step.
+    `concurrency`: callers at once for whom this holds. A step at which the runtime fails is tried `retries` times more; `max_rss_mb`: resident
+    memory (10^6 bytes) that the process may reach; `max_power_w`: above it the plan waits between requests (warmup/power.py).
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.plan/2"
     target: str
     engine_sha256: str
     rows_sha256: str
     preprocess_sha256: str
     steps: tuple[WarmupStep, ...]
+    ladder: dict[str, tuple[int, ...]]
     concurrency: int
-    environment: dict[str, str]
     max_seconds: float
     found_by: str
     retries: int = 1
     max_rss_mb: float | None = None
+    max_power_w: float | None = None
+    gains: tuple[StepGain, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmupResult(Record):
-    """How long each step of a plan took in this process, in order, and the whole; `retried` says which step failed first, and how."""
+    """How long each step of a plan took in this process, in order, and the whole; `retried` says which step failed first, and how.
+
+    `paced_seconds`: how much of it was waiting for the power to come down.
+    """
 
     seconds_by_step: tuple[float, ...]
     total_seconds: float
     retried: tuple[str, ...] = ()
+    paced_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,11 +101,11 @@ def _refuse_foreign(session: Session, plan: WarmupPlan, rows: Batch) -> None:
     ):
         if wanted != found:
             raise Refused(what, where=f"plan of {plan.target}", expected=f"sha256 {wanted}", got=f"sha256 {found}", next="run `dvc repro`")
-    if session.concurrency > (warmed := max(step.threads for step in plan.steps)):
+    if session.concurrency > plan.concurrency:
         raise Refused(
             "A session has more request slots than its warm-up plan reaches",
             where=f"plan of {plan.target}",
-            expected=f"concurrency of {warmed} or less",
+            expected=f"concurrency of {plan.concurrency} or less",
             got=str(session.concurrency),
             next="open the engine with fewer slots, or widen warmup.concurrency in params.yaml and run `dvc repro`",
         )
