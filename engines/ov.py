@@ -167,6 +167,21 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> OpenVINOSession:
 
     Raises Refused (the blob is not what engine.json lists) and TargetError (no OpenVINO, another platform, a setting not taken).
     """
+    return OpenVINOSession(engine, _imported(folder, engine, {}), concurrency)
+
+
+def profile(folder: Path, engine: Engine, batch: Batch, requests: int) -> list[dict[str, float]]:
+    """Milliseconds of each layer, by its name and type, in each of `requests` requests of a new session. Raises as `load` does."""
+    request = _imported(folder, engine, {"PERF_COUNT": "YES"}).create_infer_request()
+    found = []
+    for _ in range(requests):
+        request.infer(dict(batch))
+        layers = ((f"{info.node_name} ({info.node_type})", info.real_time.total_seconds() * 1e3) for info in request.get_profiling_info())
+        found.append({name: taken for name, taken in layers if taken > 0})
+    return found
+
+
+def _imported(folder: Path, engine: Engine, more: Mapping[str, str]) -> Any:
     ov = _openvino(engine.target)
     lines, level = _misfit(engine.target, engine.key_fields)
     name = ov_levels.blob_name(level) if level else BLOB
@@ -175,13 +190,13 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> OpenVINOSession:
     if level:
         os.environ[ov_levels.LIMIT] = level  # oneDNN reads it when its first kernel is made, which in a host's process is here
     try:
-        compiled = ov.Core().import_model(io.BytesIO(content), "CPU", _properties(engine))
+        compiled = ov.Core().import_model(io.BytesIO(content), "CPU", {**_properties(engine), **more})
     except RuntimeError as error:
         raise TargetError("OpenVINO refuses the engine", where=str(folder / name), expected="a blob for this machine", got=_said(error)) from error
     refuse_other_tensors(
         engine, (port.get_any_name() for port in compiled.inputs), (n for p in compiled.outputs for n in p.get_names()), folder / name
     )
-    return OpenVINOSession(engine, compiled, concurrency)
+    return compiled
 
 
 def census(compiled: Any, model: bytes, sizes: dict[str, int]) -> Census:

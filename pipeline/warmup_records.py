@@ -46,7 +46,7 @@ class WarmupPlan(Record):
 
     `ladder`: by named axis, the sizes that requests are padded to. All combinations of them are hot behind the plan, though not each needs a step.
     `concurrency`: callers at once for whom this holds. A step at which the runtime fails is tried `retries` times more; `max_rss_mb`: resident
-    memory (10^6 bytes) that the process may reach; `max_power_w`: above it the plan waits between requests (warmup/power.py).
+    memory (10^6 bytes) that the process may reach; above `max_power_w` or `max_celsius` it waits between requests (warmup/power.py).
     """
 
     SCHEMA: ClassVar[str] = "qwarm.plan/2"
@@ -62,6 +62,7 @@ class WarmupPlan(Record):
     retries: int = 1
     max_rss_mb: float | None = None
     max_power_w: float | None = None
+    max_celsius: float | None = None
     gains: tuple[StepGain, ...] = ()
 
 
@@ -69,13 +70,22 @@ class WarmupPlan(Record):
 class WarmupResult(Record):
     """How long each step of a plan took in this process, in order, and the whole; `retried` says which step failed first, and how.
 
-    `paced_seconds`: how much of it was waiting for the power to come down.
+    `paced_seconds`: how long threads waited for power and temperature to come down; None where nothing here tells them.
     """
 
     seconds_by_step: tuple[float, ...]
     total_seconds: float
     retried: tuple[str, ...] = ()
-    paced_seconds: float = 0.0
+    paced_seconds: float | None = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class CurvePoint(Record):
+    """At `at_ms` after a process was started: its resident memory (10^6 bytes), and the processor time it had taken."""
+
+    at_ms: float
+    rss_mb: float
+    cpu_ms: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +102,8 @@ class Trial(Record):
     peak_rss_mb: float
     busy_elsewhere: float = 0.0
     """Part of all processors' time that went to other processes while this one measured, 0 to 1."""
+    curve: tuple[CurvePoint, ...] = ()
+    """Read beside it where `warmup.coldstart.measure` was asked to."""
 
 
 @dataclasses.dataclass(frozen=True)

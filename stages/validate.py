@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 import engines
-from pipeline.arrays import read_arrays
 from pipeline.config import Config, load_config
 from pipeline.padding import cut
 from pipeline.progress import bar, track
@@ -31,7 +30,7 @@ from stages import agreement, paths
 from stages.hardware import not_measured, now
 from stages.rows import joined, role_batches, role_columns, role_manifest
 from warmup.coldstart import engine_command, measure
-from warmup.plan import axis_rungs, ladder_plan, pad_to_plan, rungs
+from warmup.plan import batch_axis, pad_to_plan
 
 
 def run(target: str) -> str:
@@ -75,8 +74,9 @@ def run(target: str) -> str:
 def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
     """Run both engines over the validation role, on the same batches padded as a host pads them; every output is compared."""
     function = known_metrics.function(config.gates.metric)
-    specs, ladder = config.model.input_specs(), axis_rungs(plan)
-    batch_rows = max(rungs(plan))
+    specs, ladder = config.model.input_specs(), plan.ladder
+    sizes_of_batch = ladder[batch_axis(specs)]
+    batch_rows = max(sizes_of_batch)
     outputs: dict[str, list[dict[str, np.ndarray]]] = {"int8": [], "float32": []}
     labels: list[np.ndarray] = []
     by_batch: dict[str, float | None] = {}
@@ -87,7 +87,7 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
         for batch, batch_labels in track(batches, f"validate@{target}: accuracy", -(-len(role.rows) // batch_rows)):
             labels += [] if batch_labels is None else [batch_labels]
             padded, sizes = pad_to_plan(batch, specs, ladder)
-            by_batch = by_batch or drift_details.by_batch(int8.run, padded, rungs(plan))
+            by_batch = by_batch or drift_details.by_batch(int8.run, padded, sizes_of_batch)
             for name, session in (("int8", int8), ("float32", float32)):
                 outputs[name].append(cut(session.run(padded), session.engine.outputs, sizes))
     report = drift.measure(
@@ -106,9 +106,8 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
 
 def _second_opinion(config: Config, target: str, plan: WarmupPlan, exported: ExportedModel) -> tuple[Agreement, Attribution]:
     """The same rows, padded as a host pads them, in a second runtime and at every station from the float graph to the engine."""
-    ladder = axis_rungs(plan)
-    batches = role_batches(config, "validation", max(rungs(plan)))
-    rows = agreement.first_rows(pad_to_plan(batch, exported.inputs, ladder)[0] for batch, _ in batches)
+    batches = role_batches(config, "validation", max(plan.ladder[batch_axis(exported.inputs)]))
+    rows = agreement.first_rows(pad_to_plan(batch, exported.inputs, plan.ladder)[0] for batch, _ in batches)
     with bar(f"validate@{target}: {len(next(iter(rows.values())))} rows in two runtimes") as progress:
         progress(0, 2, "agreement")
         agreed = agreement.measure(target, exported, rows, config.gates.runtimes_agree_db)
@@ -121,14 +120,9 @@ def _second_opinion(config: Config, target: str, plan: WarmupPlan, exported: Exp
 def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> dict[str, list[str]]:
     """One command a variant: INT8 without and with the plan, FP32 with the same steps."""
     rows_file = paths.WARM / target / "rows.npz"
-    rows = read_arrays(rows_file, what="Warm-up rows", next=f"run `dvc repro warm@{target}`")
     folder = paths.ENGINES / target
     float_engine = Engine.load(folder / "float32" / "engine.json")
-    float_plan = ladder_plan(
-        float_engine, rows, batches=config.warmup.batches, concurrency=config.warmup.concurrency,
-        shapes=config.warmup.shapes, iterations=plan.steps[0].iterations, max_seconds=config.warmup.max_seconds, found_by=plan.found_by,
-        preprocess_sha256=plan.preprocess_sha256, retries=plan.retries, max_rss_mb=plan.max_rss_mb,
-    )  # fmt: skip
+    float_plan = dataclasses.replace(plan, engine_sha256=float_engine.digest())
     float_plan.save(scratch / "plan.json")
     requests = config.gates.requests
     return {

@@ -47,6 +47,9 @@ class _Seen:
         return statistics.median(visit.warm_seconds for visit in self.visits)
 
     def first_ms(self, place: int) -> float:
+        """Of the situation at this place; the first of all was asked alone before the others came."""
+        if not place:
+            return statistics.median(visit.opening_ms[0] for visit in self.visits)
         return statistics.median(visit.met[place].times_ms[0] for visit in self.visits)
 
     def cold(self) -> list[Situation]:
@@ -129,7 +132,7 @@ class _Search:
         return found
 
     def repaired(self, plans: Mapping[str, Steps]) -> tuple[Steps, _Seen, int]:
-        """The quickest of `plans` that is hot; where one is not, what is cold behind it gets more iterations, a few times. And how many were tried."""
+        """The quickest of `plans` that is hot, and how many were tried: where one is not, what is cold gets more iterations, a few times."""
         trying, taken, tried = dict(plans), dict.fromkeys(plans, 0.0), 0
         hot: dict[str, tuple[Steps, _Seen]] = {}
         last: list[tuple[int, Steps, _Seen]] = []
@@ -159,7 +162,7 @@ class _Search:
         there = [situation for situation, _ in grown]
         grown += [(situation, 1) for situation in self.largest_first if situation in cold and situation not in there and situation != self.typical]
         slow = seen.first_over_p50 > FIRST or self.typical in cold
-        return (*grown, (self.typical, steps[-1][1] + (max(1, steps[-1][1] // 2) if slow else 0)))
+        return (*grown, (self.typical, steps[-1][1] * (4 if slow else 1)))
 
     def pruned(self, steps: Steps, seen: _Seen) -> tuple[Steps, _Seen, tuple[StepGain, ...]]:
         """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys (none where time ran out)."""

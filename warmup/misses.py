@@ -57,8 +57,9 @@ def draw(shapes: Mapping[str, AxisRange], ladder: Mapping[str, Sequence[int]], c
 
 
 def look(
-    folder: Path, plan: Path, rows: Path, *, shapes: Mapping[str, AxisRange], draws: int, processes: int, pad: bool = True, progress: Progress | None = None
-) -> tuple[Visit, ...]:
+    folder: Path, plan: Path, rows: Path, *, shapes: Mapping[str, AxisRange], draws: int, processes: int, pad: bool = True,
+    progress: Progress | None = None,
+) -> tuple[Visit, ...]:  # fmt: skip
     """Run `processes` new processes one after the other, each with other unseen sizes. Raises TrialError when one fails.
 
     Unseen sizes come first, then as many callers as the plan serves, each with the smallest request.

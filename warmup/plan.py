@@ -34,6 +34,7 @@ class Maker:
     retries: int = 1
     max_rss_mb: float | None = None
     max_power_w: float | None = None
+    max_celsius: float | None = None
 
     def __post_init__(self) -> None:
         allowed = self.engine.shapes[batch_axis(self.engine.inputs)]
@@ -80,6 +81,7 @@ class Maker:
             retries=self.retries,
             max_rss_mb=self.max_rss_mb,
             max_power_w=self.max_power_w,
+            max_celsius=self.max_celsius,
             gains=tuple(gains),
         )
 

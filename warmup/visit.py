@@ -122,12 +122,10 @@ class Callers:
             thread.join()
 
 
-def visit(
-    session: Session, situations: Sequence[Situation], rows: Batch, *, plan: WarmupPlan | None, opening: int = 0, rounds: int = ROUNDS, pad: bool = True
-) -> Visit:
-    """Run the plan, then ask `opening` requests of the first situation, then all situations in their order, `rounds` times."""
+def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, plan: WarmupPlan | None, opening: int = 0, pad: bool = True) -> Visit:
+    """Run the plan, then ask `opening` requests of the first situation, then all situations in their order, round by round."""
     specs = session.engine.inputs
-    batches = [fit(rows, specs, situation.sizes) for situation in situations]
+    batches: list[Batch] = [fit(rows, specs, situation.sizes) for situation in situations]
     if plan is not None and pad:
         batches = [pad_to_plan(batch, specs, plan.ladder)[0] for batch in batches]
     begun = time.monotonic()
@@ -138,7 +136,7 @@ def visit(
     firsts: list[tuple[float, ...]] = []
     times: list[list[float]] = [[] for _ in situations]
     with Callers(max(situation.callers for situation in situations)) as many:
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             for place, (situation, batch) in enumerate(zip(situations, batches, strict=True)):
                 for _ in range(IN_A_ROW):
                     alone = situation.callers == 1
