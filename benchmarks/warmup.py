@@ -3,12 +3,13 @@
     python benchmarks/warmup.py --json build/bench/warmup.json --work build/bench/warmup --images ../shared/data/images
 
 For each model and target the product's finder makes a plan (`warmup/find.py`); then kinds of processes take turns: `cold` (no plan), `warm`
-(plan), `unseen` (plan, then sizes off its ladder, and four callers at once), `usual` and `floor` (benchmarks/bare.py: what is commonly done, and the
-least that reaches every shape and slot, with the bare runtime), and `iterations-N` (every size and number of callers N times: the exhaustive search
-that the finder is held to). Times count from before the process was started.
+(plan), `met` (plan, then four callers at once, then sizes off its ladder), `usual` and `floor` (benchmarks/bare.py: what is commonly done, and
+the least that reaches every shape and slot, with the bare runtime), and `iterations-N` (every size and number of callers N times: the exhaustive
+search that the finder is held to). Times count from before the process was started.
 
-`plan_iterations` and `shortest_iterations` are runs in all steps together. First requests of unseen sizes and of callers are held to later requests
-of the same kind that come right behind another of it. `ready` is an engine folder whose files are hashed, without a bundle's signature.
+`plan_iterations` and `shortest_iterations` are runs in all steps together. A first request of an unseen size is held to requests of that size in
+a row (`unseen_batch_over_p50`), and to later ones that came behind the same other size (`unseen_batch_over_like`): a runtime pays for a change of
+size every time. `ready` is an engine folder whose files are hashed, without a bundle's signature.
 
 Every process's raw sample is added to --work/MODEL-TARGET/raw.json at once: a run that ends (`--seconds`, or killed) goes on where it was. The
 figures are written when all is there. Needs `make repro` for the example's model, and the pictures for EfficientNet-Lite0; `--variants` chooses.
@@ -45,7 +46,7 @@ from warmup.visit import Visit
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("openvino-cpu", "onnxruntime-cpu")
-CALLERS, DRAWS, REQUESTS, FEW = 4, 4, 125, 60
+CALLERS, DRAWS, REQUESTS, FEW, OPENING = 4, 4, 125, 60, 21
 """100 steady requests: a process's first fifth does not count as steady."""
 EXHAUSTIVE, EXHAUSTIVE_PROCESSES = (1, 2, 3, 4, 5, 7, 10), 7
 SEARCH_SECONDS = 240.0
@@ -128,7 +129,7 @@ class Variant:
 
     def wanted(self) -> dict[str, int]:
         """How many processes of each kind."""
-        kinds = dict.fromkeys(("cold", "warm", "usual", "floor", "unseen"), self.processes)
+        kinds = dict.fromkeys(("cold", "warm", "usual", "floor", "met"), self.processes)
         return kinds | {f"iterations-{number}": min(self.processes, EXHAUSTIVE_PROCESSES) for number in EXHAUSTIVE}
 
     def one(self, kind: str, number: int) -> Any:
@@ -138,10 +139,10 @@ class Variant:
             what = self.model[0] if kind == "usual" else folder
             script = str(Path(__file__).with_name("bare.py"))
             return ready_ms([sys.executable, script, kind, str(what), self.target, ",".join(map(str, self.batches)), str(CALLERS)])
-        if kind == "unseen":
+        if kind == "met":
             sizes = draw(self.engine.shapes, self.plan.ladder, DRAWS, number)
-            situations = [*(Situation(size, 1) for size in sizes), Situation({"batch": 1}, CALLERS)]
-            command = visit_command(folder, rows=self.rows, situations=situations, plan=self.folder / "plan.json")
+            situations = [Situation({"batch": 1}, CALLERS), *(Situation(size, 1) for size in sizes)]
+            command = visit_command(folder, rows=self.rows, situations=situations, plan=self.folder / "plan.json", opening=OPENING)
             return fresh(kind, command, Visit, environment).to_json()
         file = {"cold": None, "warm": self.folder / "plan.json"}.get(kind, self.folder / f"plan-{kind.rpartition('-')[2]}.json")
         command = engine_command(folder, kind, rows=self.rows, plan=file, requests=FEW if kind.startswith("iterations") else REQUESTS)
@@ -166,8 +167,9 @@ class Variant:
 
     def figures(self) -> dict[str, Any]:
         """The acceptance's figures from raw samples: medians over processes, except `first_over_p50_p95`."""
-        trials = {kind: [Trial.from_json(one) for one in self.samples[kind]] for kind in self.wanted() if kind not in ("usual", "floor", "unseen")}
-        met = [one for sample in self.samples["unseen"] for one in Visit.from_json(sample).met]
+        trials = {kind: [Trial.from_json(one) for one in self.samples[kind]] for kind in self.wanted() if kind not in ("usual", "floor", "met")}
+        visits = [Visit.from_json(sample) for sample in self.samples["met"]]
+        unseen = [met for visit in visits for met in visit.met if met.situation.callers == 1]
         first = latency.per_process(trials["warm"], latency.first_over_p50)
         ready = [trial.phases_ms["ready"] for trial in trials["warm"]]
         good = [n for n in EXHAUSTIVE if statistics.median(latency.per_process(trials[f"iterations-{n}"], latency.first_over_p50)) <= FIRST]
@@ -181,8 +183,9 @@ class Variant:
             "control_first_over_p50_p95": float(np.quantile(latency.per_process(trials["warm"], latency.first_over_p50, control=True), 0.95)),
             "p99_over_p50": statistics.median(latency.per_process(trials["warm"], latency.p99_over_p50)),
             "control_p99_over_p50": statistics.median(latency.per_process(trials["warm"], latency.p99_over_p50, control=True)),
-            "unseen_batch_over_p50": statistics.median(one.first_ms[0] / one.steady_ms for one in met if one.situation.callers == 1),
-            "concurrent_first_over_p50": statistics.median(ms / one.steady_ms for one in met if one.situation.callers > 1 for ms in one.first_ms),
+            "unseen_batch_over_p50": statistics.median(met.first_ms[0] / met.steady_ms for met in unseen),
+            "unseen_batch_over_like": statistics.median(met.ratio for met in unseen),
+            "concurrent_first_over_p50": statistics.median(taken / visit.p50_ms for visit in visits for taken in visit.opening_ms[0]),
             "ready_ms": statistics.median(ready),
             "ready_over_usual": statistics.median(ours / theirs for ours, theirs in zip(ready, self.samples["usual"], strict=True)),
             "ready_over_floor": statistics.median(ours / theirs for ours, theirs in zip(ready, self.samples["floor"], strict=True)),

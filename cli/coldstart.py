@@ -151,7 +151,9 @@ def describe(result: Mapping[str, Any]) -> str:
     lines = [f"{result['verdict']}: {result['target']}, plan: {result['plan']}; rows: {result['rows']}"]
     for name in ("cold", "warm"):
         found = result[name]
-        lines.append(f"{name} ({found['processes']} fresh processes): steady p50 {found['steady_p50_ms']:.2f} ms")
+        lines.append(
+            f"{name} ({found['processes']} fresh processes): steady p50 {found['steady_p50_ms']:.2f} ms, after {found['settles_after']} requests"
+        )
         for request in found["leading"]:
             interval = request["interval"]
             bounds = f"{interval['low']:.2f} to {interval['high']:.2f}" if interval else f"no interval: {found['decide']}"

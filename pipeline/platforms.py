@@ -85,8 +85,8 @@ def _installed() -> dict[str, str]:
     found: dict[str, str] = {}
     for folder in sys.path:
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder or "."):
-                if match := INSTALLED.fullmatch(name):
+            for entry in os.scandir(folder or "."):
+                if match := INSTALLED.fullmatch(entry.name):
                     found.setdefault(_normalized(match[1]), match[2])
     return found
 

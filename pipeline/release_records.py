@@ -10,7 +10,7 @@ from pipeline.model_records import Agreement, Attribution
 from pipeline.strict import Record
 from pipeline.tensors import AxisRange, TensorSpec
 from pipeline.verdicts import Check, Interval, Verdict
-from pipeline.warmup_records import ColdStartReport
+from pipeline.warmup_records import ColdStartReport, StepGain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +125,7 @@ class Details(Record):
     drift: DriftReport
     census: Census | None
     bands: tuple[LatencyBand, ...]
+    gains: tuple[StepGain, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Evidence(Record):
     `refuses` says that the whole release is refused because of it; a target that neither ships nor refuses is left out.
     """
 
-    SCHEMA: ClassVar[str] = "qwarm.evidence/2"
+    SCHEMA: ClassVar[str] = "qwarm.evidence/3"
     target: str
     required: bool
     verdict: Verdict

@@ -28,13 +28,14 @@ class WarmupStep(Record):
 
 @dataclasses.dataclass(frozen=True)
 class StepGain(Record):
-    """What a step buys: the first request of the `situation` that loses most where step `step` (from 0) is left out, in ms, with it and without.
+    """What a step of a plan buys: where `step` is left out, the first request of the situation `slowed` takes `without_ms` instead of `with_ms`.
 
-    Medians over fresh processes. `seconds`: what the step takes.
+    It is the situation that loses most. Medians over fresh processes. `seconds`: what the step takes.
     """
 
-    step: int
-    situation: Situation
+    step: Situation
+    iterations: int
+    slowed: Situation
     with_ms: float
     without_ms: float
     seconds: float
@@ -108,11 +109,12 @@ class Trial(Record):
 
 @dataclasses.dataclass(frozen=True)
 class ColdStartReport(Record):
-    """Interleaved trials of the variants `cold` (no plan), `warm` (plan) and `float` (FP32 with the plan)."""
+    """Interleaved trials of the variants `cold` (no plan), `warm` (plan) and `float` (FP32 with the plan); `gains` are the plan's."""
 
-    SCHEMA: ClassVar[str] = "qwarm.coldstart/1"
+    SCHEMA: ClassVar[str] = "qwarm.coldstart/2"
     target: str
     machine_id: str
     plan_sha256: str
     measured_at: str
     trials: tuple[Trial, ...]
+    gains: tuple[StepGain, ...] = ()

@@ -56,7 +56,7 @@ def run(target: str) -> str:
                 target=target,
                 bound_to=bound_to,
                 drift=report,
-                coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), now(), trials),
+                coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), now(), trials, plan.gains),
                 census=int8.census,
                 agreement=agreed,
                 attribution=attributed,

@@ -49,7 +49,7 @@ class _Seen:
     def first_ms(self, place: int) -> float:
         """Of the situation at this place; the first of all was asked alone before the others came."""
         if not place:
-            return statistics.median(visit.opening_ms[0] for visit in self.visits)
+            return statistics.median(visit.first_ms for visit in self.visits)
         return statistics.median(visit.met[place].times_ms[0] for visit in self.visits)
 
     def cold(self) -> list[Situation]:
@@ -174,7 +174,7 @@ class _Search:
             found = self.visited({"whole": steps, **without}, FEW, self.largest_first[::-1])
             idle = [number for number in range(len(steps)) if steps[number:] != steps[-1:] and found[f"without {number}"].hot]
             if not idle:
-                return steps, seen, self._gains(range(len(steps)), found)
+                return steps, seen, self._gains(steps, found, range(len(steps)))
             fewer = tuple(step for number, step in enumerate(steps) if number not in idle)
             checked = self.visited({"fewer": fewer}, self.processes, self.largest_first[::-1])["fewer"]
             if not checked.hot:  # they stand in for each other: leave out one
@@ -182,18 +182,15 @@ class _Search:
                 fewer = without[f"without {longest}"]
                 checked = self.visited({"fewer": fewer}, self.processes, self.largest_first[::-1])["fewer"]
                 if not checked.hot:
-                    return steps, seen, self._gains(range(len(steps)), found)
-            gains = self._gains([number for number, step in enumerate(steps) if step in fewer], found)
+                    return steps, seen, self._gains(steps, found, range(len(steps)))
+            gains = self._gains(steps, found, [number for number, step in enumerate(steps) if step in fewer])
             steps, seen = fewer, checked
 
-    def _gains(self, kept: Sequence[int], found: Mapping[str, _Seen]) -> tuple[StepGain, ...]:
-        """By the place that a step has among those `kept`."""
-        whole, gains = found["whole"], []
-        for place_kept, number in enumerate(kept):
+    def _gains(self, steps: Steps, found: Mapping[str, _Seen], kept: Sequence[int]) -> tuple[StepGain, ...]:
+        whole, order, gains = found["whole"], self.largest_first[::-1], []
+        for number in kept:
             without = found[f"without {number}"]
-            places = range(len(self.largest_first))
-            most = max(places, key=lambda place: without.first_ms(place) - whole.first_ms(place))
-            situation = self.largest_first[::-1][most]
+            most = max(range(len(order)), key=lambda place: without.first_ms(place) - whole.first_ms(place))
             spent = max(0.0, whole.seconds - without.seconds)
-            gains.append(StepGain(place_kept, situation, whole.first_ms(most), without.first_ms(most), spent))
+            gains.append(StepGain(*steps[number], order[most], whole.first_ms(most), without.first_ms(most), spent))
         return tuple(gains)

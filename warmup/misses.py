@@ -20,6 +20,7 @@ UNSEEN, TOGETHER = "unseen sizes", "callers together"
 FACTOR = 1.3
 """A first request may take this many times the steady time of what it should be like."""
 SIDE_CONFIDENCE = 0.95
+OPENING = 21
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,15 +63,15 @@ def look(
 ) -> tuple[Visit, ...]:  # fmt: skip
     """Run `processes` new processes one after the other, each with other unseen sizes. Raises TrialError when one fails.
 
-    Unseen sizes come first, then as many callers as the plan serves, each with the smallest request.
+    As many callers as the plan serves come first and together, each with the smallest request; then a lone one with unseen sizes.
     """
     environment, seen = child_environment(), []
     wanted = WarmupPlan.load(plan)
     callers = [Situation({axis: sizes[0] for axis, sizes in wanted.ladder.items()}, wanted.concurrency)] if wanted.concurrency > 1 else []
     for seed in range(processes):
-        situations = [Situation(sizes, 1) for sizes in draw(shapes, wanted.ladder, draws, seed)] + callers
+        situations = [*callers, *(Situation(sizes, 1) for sizes in draw(shapes, wanted.ladder, draws, seed))]
         if situations:
-            command = visit_command(folder, rows=rows, situations=situations, plan=plan, pad=pad)
+            command = visit_command(folder, rows=rows, situations=situations, plan=plan, opening=OPENING if callers else 0, pad=pad)
             seen.append(fresh("unseen sizes", command, Visit, environment))
         if progress is not None:
             progress(seed + 1, processes, "unseen sizes")
@@ -80,13 +81,13 @@ def look(
 def misses(visits: Sequence[Visit], *, factor: float = FACTOR, side_confidence: float = SIDE_CONFIDENCE) -> tuple[Misses, ...]:
     """Judge what the processes saw: of each process its slowest request of an unseen size, and the median of the callers' first requests."""
     unseen = [max(alone, key=_ratio) for visit in visits if (alone := [met for met in visit.met if met.situation.callers == 1])]
-    together = [met for visit in visits for met in visit.met if met.situation.callers > 1]
+    together = [visit for visit in visits if visit.opening_ms]
     asked = sum(met.situation.callers == 1 for visit in visits for met in visit.met)
     worst = max(unseen, key=_ratio).situation.sizes if unseen else {}
     return (
         _judged(UNSEEN, [met.ratio for met in unseen], asked, factor, side_confidence, "the plan's ladder has every size there is", worst),
         _judged(
-            TOGETHER, [met.ratio for met in together], sum(met.situation.callers for met in together), factor, side_confidence,
+            TOGETHER, [visit.first_over_p50 for visit in together], sum(len(visit.opening_ms[0]) for visit in together), factor, side_confidence,
             "the plan serves one caller", {},
         ),
     )  # fmt: skip

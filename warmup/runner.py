@@ -90,6 +90,8 @@ class _Run:
 
         A runtime that hangs has shown it before: the step has run once in the plan's own thread.
         """
+        if not self.plan.steps:
+            return
         last = self.step(len(self.plan.steps) - 1, threads=1)
         self.retried += _with_retries(last, self.plan.retries)
 

@@ -69,17 +69,26 @@ class Met(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Visit(Record):
-    """What one process met. `opening_ms`: requests of the first situation before any other came; `warm_seconds`: what the plan took."""
+    """What one process met. `opening_ms`: each caller's requests of the first situation before any other came; `warm_seconds`: what the plan took."""
 
     SCHEMA: ClassVar[str] = "qwarm.visit/1"
     met: tuple[Met, ...]
-    opening_ms: tuple[float, ...]
+    opening_ms: tuple[tuple[float, ...], ...]
     warm_seconds: float
 
     @property
+    def first_ms(self) -> float:
+        """The process's very first request; the median of all callers', where they were many."""
+        return statistics.median(self.opening_ms[0])
+
+    @property
+    def p50_ms(self) -> float:
+        """The median of those right behind it."""
+        return statistics.median(statistics.median(taken) for taken in self.opening_ms[len(self.opening_ms) // 5 :])
+
+    @property
     def first_over_p50(self) -> float:
-        """The process's very first request over the median of those right behind it."""
-        return self.opening_ms[0] / statistics.median(self.opening_ms[len(self.opening_ms) // 5 :])
+        return self.first_ms / self.p50_ms
 
 
 class Callers:
@@ -132,18 +141,21 @@ def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, pla
     if plan is not None:
         run_plan(session, plan, rows)
     warmed = time.monotonic() - begun
-    opened = tuple(milliseconds(session.run, batches[0]) for _ in range(opening))
     firsts: list[tuple[float, ...]] = []
     times: list[list[float]] = [[] for _ in situations]
     with Callers(max(situation.callers for situation in situations)) as many:
-        for _ in range(ROUNDS):
-            for place, (situation, batch) in enumerate(zip(situations, batches, strict=True)):
-                for _ in range(IN_A_ROW):
-                    alone = situation.callers == 1
-                    taken = [milliseconds(session.run, batch)] if alone else many.ask(session, batch)
-                    if len(firsts) == place:
-                        firsts.append(tuple(taken))
-                    times[place].append(statistics.median(taken))
+
+        def ask(place: int) -> tuple[float, ...]:
+            alone = situations[place].callers == 1
+            return (milliseconds(session.run, batches[place]),) if alone else tuple(many.ask(session, batches[place]))
+
+        opened = tuple(ask(0) for _ in range(opening))
+        for number in range(ROUNDS * IN_A_ROW * len(situations)):
+            place = number // IN_A_ROW % len(situations)
+            taken = ask(place)
+            if len(firsts) == place:
+                firsts.append(taken)
+            times[place].append(statistics.median(taken))
     met = zip(situations, batches, firsts, times, strict=True)
     return Visit(tuple(Met(each, named_sizes(batch, specs), first, tuple(mine)) for each, batch, first, mine in met), opened, warmed)
 

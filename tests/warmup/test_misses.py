@@ -67,7 +67,8 @@ def seen(unseen: list[float], together: float | None) -> Visit:
         return Met(Situation(sizes, callers), {"batch": 8}, (2.0 * ratio,) * callers, (2.0 * ratio, *[2.0] * (ROUNDS * IN_A_ROW - 1)))
 
     alone = [met({"batch": 2 + index}, 1, ratio) for index, ratio in enumerate(unseen)]
-    return Visit((*alone, *([met({"batch": 1}, 2, together)] if together else [])), (), 0.0)
+    opening = ((2.0 * together, 2.0 * together), *[(2.0, 2.0)] * 20) if together else ()
+    return Visit((*([met({"batch": 1}, 2, 1.0)] if together else []), *alone), opening, 0.0)
 
 
 def test_verdicts_of_misses() -> None:
@@ -86,8 +87,9 @@ def test_verdicts_of_misses() -> None:
 def test_callers_that_come_together_are_each_timed(warmable: Any, tmp_path: Any) -> None:
     warmable.plan(batches=[1], concurrency=[1, 2]).save(tmp_path / "plan.json")
     (found,) = look(warmable.folder, tmp_path / "plan.json", warmable.rows_file, shapes=warmable.engine.shapes, draws=1, processes=1)
-    assert [met.situation.callers for met in found.met] == [1, 2]
-    assert len(found.met[1].first_ms) == 2
+    assert [met.situation.callers for met in found.met] == [2, 1]
+    assert len(found.met[0].first_ms) == 2
+    assert all(len(taken) == 2 for taken in found.opening_ms)
     assert all(len(met.times_ms) == ROUNDS * IN_A_ROW and min(met.times_ms) > 0 for met in found.met)
 
 
