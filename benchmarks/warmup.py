@@ -46,7 +46,7 @@ from warmup.visit import Visit
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("openvino-cpu", "onnxruntime-cpu")
-CALLERS, DRAWS, REQUESTS, FEW, OPENING = 4, 4, 125, 60, 21
+CALLERS, DRAWS, REQUESTS, FEW, OPENING = 4, 4, 125, 60, 61
 """100 steady requests: a process's first fifth does not count as steady."""
 EXHAUSTIVE, EXHAUSTIVE_PROCESSES = (1, 2, 3, 4, 5, 7, 10), 7
 SEARCH_SECONDS = 240.0

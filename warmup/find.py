@@ -24,8 +24,9 @@ FIRST, LATER = 1.15, 1.3
 """Hot is a process whose very first request takes at most `FIRST` times the p50 of those behind it, and the first request of every situation at
 most `LATER` times the steady ones of the same place; in the median of the processes."""
 PROCESSES, FEW = 5, 3
-OPENING = 21
-REPAIRS = 4
+OPENING = 61
+"""Requests of the typical situation right behind the plan: the last half of them are steady (30 ms of them, for a network of half a millisecond)."""
+REPAIRS = 6
 SECONDS = 90.0
 
 Steps = tuple[tuple[Situation, int], ...]
@@ -162,7 +163,7 @@ class _Search:
         there = [situation for situation, _ in grown]
         grown += [(situation, 1) for situation in self.largest_first if situation in cold and situation not in there and situation != self.typical]
         slow = seen.first_over_p50 > FIRST or self.typical in cold
-        return (*grown, (self.typical, steps[-1][1] * (4 if slow else 1)))
+        return (*grown, (self.typical, steps[-1][1] * (2 if slow else 1)))
 
     def pruned(self, steps: Steps, seen: _Seen) -> tuple[Steps, _Seen, tuple[StepGain, ...]]:
         """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys (none where time ran out)."""

@@ -20,7 +20,7 @@ UNSEEN, TOGETHER = "unseen sizes", "callers together"
 FACTOR = 1.3
 """A first request may take this many times the steady time of what it should be like."""
 SIDE_CONFIDENCE = 0.95
-OPENING = 21
+OPENING = 61
 
 
 @dataclasses.dataclass(frozen=True)

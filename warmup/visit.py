@@ -83,8 +83,8 @@ class Visit(Record):
 
     @property
     def p50_ms(self) -> float:
-        """The median of those right behind it."""
-        return statistics.median(statistics.median(taken) for taken in self.opening_ms[len(self.opening_ms) // 5 :])
+        """The median of the later half of those behind it."""
+        return statistics.median(statistics.median(taken) for taken in self.opening_ms[len(self.opening_ms) // 2 :])
 
     @property
     def first_over_p50(self) -> float:
