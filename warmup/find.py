@@ -78,10 +78,7 @@ def find_plan(
     with tempfile.TemporaryDirectory(prefix="qwarm-find-") as scratch:
         search = _Search(folder, rows_file, maker, Path(scratch), processes, time.monotonic() + seconds, progress)
         steps, seen, tried = search.repaired(search.learned())
-        if seen.hot:
-            steps, seen, gains = search.pruned(steps, seen)
-        else:
-            gains = ()
+        steps, seen, gains = search.pruned(steps, seen) if seen.hot else (steps, seen, ())
         said = f"search: {seen.said()}, in the median of {len(seen.visits)} processes; {search.done} processes in all"
         return maker.plan(steps, said if seen.hot else f"search: no plan of {tried} is hot, so the best of them ({said})", gains)
 
@@ -176,15 +173,16 @@ class _Search:
             idle = [number for number in range(len(steps)) if steps[number:] != steps[-1:] and found[f"without {number}"].hot]
             if not idle:
                 return steps, seen, self._gains(steps, found, range(len(steps)))
-            fewer = tuple(step for number, step in enumerate(steps) if number not in idle)
-            checked = self.visited({"fewer": fewer}, self.processes, self.largest_first[::-1])["fewer"]
-            if not checked.hot:  # they stand in for each other: leave out one
-                longest = max(idle, key=lambda number: found["whole"].seconds - found[f"without {number}"].seconds)
-                fewer = without[f"without {longest}"]
+            longest = max(idle, key=lambda number: found["whole"].seconds - found[f"without {number}"].seconds)
+            for out in (idle, [longest]):  # all at once; where they stand in for each other, one
+                kept = [number for number in range(len(steps)) if number not in out]
+                fewer = tuple(steps[number] for number in kept)
                 checked = self.visited({"fewer": fewer}, self.processes, self.largest_first[::-1])["fewer"]
-                if not checked.hot:
-                    return steps, seen, self._gains(steps, found, range(len(steps)))
-            gains = self._gains(steps, found, [number for number, step in enumerate(steps) if step in fewer])
+                if checked.hot:
+                    break
+            else:
+                return steps, seen, self._gains(steps, found, range(len(steps)))
+            gains = self._gains(steps, found, kept)
             steps, seen = fewer, checked
 
     def _gains(self, steps: Steps, found: Mapping[str, _Seen], kept: Sequence[int]) -> tuple[StepGain, ...]:
