@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,10 +33,10 @@ def targets() -> tuple[str, ...]:
 def backend(target: str) -> Backend:
     """The backend module of `target`; raises TargetError naming the known targets.
 
-    Only files that name the target are imported: a host's time to ready counts.
+    Files that name the target are imported first, the others only where none of those serves it: a host's time to ready counts.
     """
     named = [name for name in _files() if f'"{target}"' in _source(name)]
-    found = [name for name in named if target in getattr(importlib.import_module(name), "TARGETS", ())]
+    found = _serving(named, target) or _serving(_files(), target)
     if len(found) > 1:
         raise TargetError("Two backends claim one target", where=target, expected="one file", got=" and ".join(found))
     if not found:
@@ -47,6 +48,10 @@ def backend(target: str) -> Backend:
             next="correct the name under targets: in params.yaml, or add a backend file to engines/",
         )
     return cast(Backend, importlib.import_module(found[0]))
+
+
+def _serving(names: Sequence[str], target: str) -> list[str]:
+    return [name for name in names if target in getattr(importlib.import_module(name), "TARGETS", ())]
 
 
 def _source(name: str) -> str:
