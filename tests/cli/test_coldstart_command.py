@@ -20,7 +20,8 @@ def test_an_onnx_file_is_measured_in_fresh_processes(tmp_path: Path, monkeypatch
     conv_net: Any = load_object("tests/engines/tiny_onnx.py:conv_net", ROOT)
     model = conv_net(tmp_path / "model.onnx", scheme="cpu")
     out = str(tmp_path / "plan.json")
-    arguments = ["coldstart", str(model), "--target", "onnxruntime-cpu", "--runs", "2", "--batch", "1", "--out", out, "--layers", "--cold-pages", "--json"]
+    arguments = ["coldstart", str(model), "--target", "onnxruntime-cpu", "--runs", "2", "--batch", "1", "--out", out]
+    arguments += ["--layers", "--cold-pages", "--json"]
     monkeypatch.setattr(sys, "argv", ["qwarm", *arguments])
     with pytest.raises(SystemExit):
         main()
