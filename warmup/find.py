@@ -72,7 +72,7 @@ def find_plan(
 ) -> WarmupPlan:
     """The shortest plan found behind which every situation of `maker` is hot, with what each of its steps buys.
 
-    `seconds`: after them no step is tried for being left out, and the best plan so far is taken. Where none is hot it is the one with the fewest cold
+    `seconds`: after them no more steps are tried for being left out, and the best plan so far is taken. Where none is hot it is the one with the fewest cold
     situations, and `found_by` says so. Raises TrialError when a process fails, for one because a plan outlasts its deadline.
     """
     with tempfile.TemporaryDirectory(prefix="qwarm-find-") as scratch:
@@ -166,7 +166,8 @@ class _Search:
         """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys (none where time ran out)."""
         gains: tuple[StepGain, ...] = ()
         while True:
-            if time.monotonic() + self.seconds_each * FEW * (len(steps) + 1) > self.deadline:
+            again = self.seconds_each * FEW * (len(steps) + 1) if gains else 0.0
+            if time.monotonic() + again > self.deadline:
                 return steps, seen, gains
             without = {f"without {number}": steps[:number] + steps[number + 1 :] for number in range(len(steps))}
             found = self.visited({"whole": steps, **without}, FEW, self.largest_first[::-1])
