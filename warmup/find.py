@@ -26,7 +26,7 @@ most `LATER` times the steady ones of the same place; in the median of the proce
 PROCESSES, FEW = 5, 3
 OPENING = 61
 """Requests of the typical situation right behind the plan: the last half of them are steady (30 ms of them, for a network of half a millisecond)."""
-REPAIRS = 6
+REPAIRS, MOST = 5, 64
 SECONDS = 90.0
 
 Steps = tuple[tuple[Situation, int], ...]
@@ -72,8 +72,8 @@ def find_plan(
 ) -> WarmupPlan:
     """The shortest plan found behind which every situation of `maker` is hot, with what each of its steps buys.
 
-    `seconds`: after them no more steps are tried for being left out, and the best plan so far is taken. Where none is hot it is the one with the fewest cold
-    situations, and `found_by` says so. Raises TrialError when a process fails, for one because a plan outlasts its deadline.
+    `seconds`: after them no more steps are tried for being left out, and the best plan so far is taken. Where none is hot it is the one with the
+    fewest cold situations, and `found_by` says so. Raises TrialError when a process fails, for one because a plan outlasts its deadline.
     """
     with tempfile.TemporaryDirectory(prefix="qwarm-find-") as scratch:
         search = _Search(folder, rows_file, maker, Path(scratch), processes, time.monotonic() + seconds, progress)
@@ -160,7 +160,7 @@ class _Search:
         there = [situation for situation, _ in grown]
         grown += [(situation, 1) for situation in self.largest_first if situation in cold and situation not in there and situation != self.typical]
         slow = seen.first_over_p50 > FIRST or self.typical in cold
-        return (*grown, (self.typical, steps[-1][1] * (2 if slow else 1)))
+        return (*grown, (self.typical, min(MOST, steps[-1][1] * (4 if slow else 1))))
 
     def pruned(self, steps: Steps, seen: _Seen) -> tuple[Steps, _Seen, tuple[StepGain, ...]]:
         """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys (none where time ran out)."""
