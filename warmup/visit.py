@@ -137,18 +137,20 @@ def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, pla
     batches: list[Batch] = [fit(rows, specs, situation.sizes) for situation in situations]
     if plan is not None and pad:
         batches = [pad_to_plan(batch, specs, plan.ladder)[0] for batch in batches]
-    begun = time.monotonic()
-    if plan is not None:
-        run_plan(session, plan, rows)
-    warmed = time.monotonic() - begun
     firsts: list[tuple[float, ...]] = []
     times: list[list[float]] = [[] for _ in situations]
-    with Callers(max(situation.callers for situation in situations)) as many:
+    with Callers(
+        max(situation.callers for situation in situations)
+    ) as many:  # before the plan: starting threads behind it would be in the first request
 
         def ask(place: int) -> tuple[float, ...]:
             alone = situations[place].callers == 1
             return (milliseconds(session.run, batches[place]),) if alone else tuple(many.ask(session, batches[place]))
 
+        begun = time.monotonic()
+        if plan is not None:
+            run_plan(session, plan, rows)
+        warmed = time.monotonic() - begun
         opened = tuple(ask(0) for _ in range(opening))
         for number in range(ROUNDS * IN_A_ROW * len(situations)):
             place = number // IN_A_ROW % len(situations)
