@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 
-RARE = 1e-3
-"""Chance below which a count is a burst."""
+RARE = 3e-4
+"""Chance below which a count is a burst; with a test at each request, one ordinary request in a thousand begins a false one."""
 LEAST = 3
 """Requests that are a burst at least."""
 RECENT, USUAL, RUNS = 0.9, 0.998, 0.95
 """Weight of an older gap against the next newer one: in a run's own rate, in the usual rate; and of an older burst in their length."""
+SHORT = 0.5
+"""A run is of gaps that are shorter than half the usual one."""
 OVER = 7.0
-"""A run is over after so many of its gaps without a request; one gap in e^7 is as long."""
+"""A burst is over after so many of its gaps without a request; one gap in e^7 is as long."""
 FIRST_LENGTH = 20.0
 """Requests of a burst, before one has ended."""
 SHORTEST_GAP_S = 0.5
@@ -63,16 +65,20 @@ class Bursts:
         """A request, `gap_s` seconds after the one before."""
         usual, usual_s = self.usual, self.usual_s
         self.usual, self.usual_s = USUAL * usual + 1.0, USUAL * usual_s + gap_s
-        if self.weight and gap_s > OVER * max(SHORTEST_GAP_S, self.gap_s / self.weight):
-            if self.active:
-                self.ended = (RUNS * self.ended[0] + self.count, RUNS * self.ended[1] + 1.0)
-            self.active, self.count, self.elapsed_s, self.weight, self.gap_s = False, 0, 0.0, 0.0, 0.0
-            return
-        self.count += 1
-        self.elapsed_s += gap_s
-        self.weight, self.gap_s = RECENT * self.weight + 1.0, RECENT * self.gap_s + gap_s
-        if not self.active and self.count >= LEAST and usual_s > 0.0:
-            self.active = poisson_tail(self.count, self.elapsed_s * usual / usual_s) < RARE
+        if self.active and gap_s > OVER * max(SHORTEST_GAP_S, self.gap_s / self.weight):
+            self.ended = (RUNS * self.ended[0] + self.count, RUNS * self.ended[1] + 1.0)
+            self._begin()
+        elif not self.active and gap_s * usual > SHORT * usual_s:
+            self._begin()
+        else:
+            self.count += 1
+            self.elapsed_s += gap_s
+            self.weight, self.gap_s = RECENT * self.weight + 1.0, RECENT * self.gap_s + gap_s
+            if not self.active and self.count >= LEAST and usual_s > 0.0:
+                self.active = poisson_tail(self.count, self.elapsed_s * usual / usual_s) < RARE
+
+    def _begin(self) -> None:
+        self.active, self.count, self.elapsed_s, self.weight, self.gap_s = False, 0, 0.0, 0.0, 0.0
 
     def keep_s(self, price_s: float) -> float | None:
         """How long a request of this burst is worth waiting for, in seconds; None in no burst, or where none is.
