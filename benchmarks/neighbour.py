@@ -96,23 +96,23 @@ class Loading:
 
 def load_when_told(folder: Path) -> None:
     """The other side of `Loading`; the server ends with the lowest priority, as the controller's own unloads do."""
-    loads = 0
-    warm(folder)
+    loads, pid = 0, 0
+    warm(folder, pid)
     print(loads, flush=True)
     while sys.stdin.readline().strip() == "go":
         while not select.select([sys.stdin], [], [], 0)[0]:
-            pid = warm(folder)
+            pid = warm(folder, pid)
             yield_processor(pid, True)
             os.kill(pid, signal.SIGKILL)
             loads += 1
-        warm(folder)
+        warm(folder, pid)
         sys.stdin.readline()
         print(loads, flush=True)
 
 
-def warm(folder: Path) -> int:
-    """The process that serves, as soon as it is there."""
-    while not (living := [state.pid for state in states.living(folder) if state.address]):
+def warm(folder: Path, but: int) -> int:
+    """The process that serves, as soon as it is there and another than `but`, which was ended."""
+    while not (living := [state.pid for state in states.living(folder) if state.address and state.pid != but]):
         time.sleep(0.05)
     return living[-1]
 

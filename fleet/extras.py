@@ -19,8 +19,8 @@ from fleet.seasons import DAY_SLOTS
 from pipeline.errors import ConfigError, TargetError
 
 KEPT_DAYS, FIRST_DAYS = 10, 3
-REFIT = 6
-"""Steps between two fits."""
+REFIT, FEW = 6, 4
+"""Steps between two fits; steps whose mean stands for a fit."""
 LEVEL_SHARE, EPSILON = 0.1, 0.5
 """Of the LSTM's own moving average, which its inputs are relative to."""
 
@@ -28,7 +28,7 @@ LEVEL_SHARE, EPSILON = 0.1, 0.5
 class Ets:
     """Decomposition into seasons of a day and a trend by ETS (MSTL with AutoETS; Hyndman and Khandakar, J. Statistical Software 27, 2008).
 
-    Fitted to the last ten days every six steps; before three days are known it says what the profile says. `season`: steps a day.
+    Fitted to the last ten days every six steps, once three days are known. `season`: steps a day.
     """
 
     def __init__(self, season: int = DAY_SLOTS) -> None:
@@ -55,9 +55,10 @@ class Ets:
             self._told, self._age = np.maximum(told, 0.0).tolist(), 0
 
     def ahead(self, usuals: list[float]) -> list[float]:
-        """By the last fit; beyond its day, and before there is one, the profile's."""
+        """By the last fit; beyond its day, and before there is one, the mean of the last few steps."""
         told = self._told[self._age : self._age + len(usuals)]
-        return [*told, *usuals[len(told) :]]
+        last = list(self._past)[-FEW:]
+        return [*told, *[sum(last) / max(1, len(last))] * (len(usuals) - len(told))]
 
 
 class Lstm:

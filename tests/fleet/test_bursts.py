@@ -85,12 +85,11 @@ def test_the_level_of_a_burst_joins_the_forecast_where_it_is_better() -> None:
     """Counts that jump between two levels every forty steps: an average that begins anew is ahead of every average that does not."""
     source = random.Random(7)
     with_bursts, plain = Forecaster(extras=[BurstLevel()]), Forecaster()
-    errors = [0.0, 0.0]
+    errors, told = [0.0, 0.0], [0.0, 0.0]
     for step in range(4000):
         count = float(poisson.ppf(source.random(), 40.0 if step // 40 % 2 else 2.0))
         for index, forecaster in enumerate((with_bursts, plain)):
-            if step:
-                errors[index] += abs(count - told[index])  # noqa: F821
+            errors[index] += abs(count - told[index])
             forecaster.learn(count)
         told = [with_bursts.forecast().mean, plain.forecast().mean]
     assert errors[0] < 0.97 * errors[1]
