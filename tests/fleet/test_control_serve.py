@@ -133,6 +133,9 @@ def test_three_models_in_memory_for_two_lose_no_request_when_things_die(fleet: P
         until(lambda: "NORMAL" in (state / "fleet.json").read_text())
         told = subprocess.run([sys.executable, "-m", "fleet.main", "status", "--state", str(state)], capture_output=True, text=True, cwd=ROOT)
         assert "mode NORMAL" in told.stdout, told.stdout + told.stderr
+        asked = subprocess.run([sys.executable, "-m", "fleet.main", "status", "--url", acting.address], capture_output=True, text=True, cwd=ROOT)
+        assert "ant: WARM, policy conservative" in asked.stdout, asked.stdout + asked.stderr
+        assert "forecasts are back" in asked.stdout
     finally:
         acting.stop()
 
