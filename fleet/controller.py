@@ -149,7 +149,8 @@ class Controller(Reports):
             model.plan, name = conservative(model.habits, now), "conservative"
         else:
             model.plan = model.selector.plan(model.habits, now)
-        model.decisions[name] = model.decisions.get(name, 0) + 1
+        key = f"{name} {self.modes.mode.name}"
+        model.decisions[key] = model.decisions.get(key, 0) + 1
         wanted, change = model.plan.wants(now)
         self.wake(model, change if wanted else now)
 
