@@ -42,6 +42,7 @@ class Control:
         self._saved_at = self._ticked_at = time.monotonic()
         with self._changed:
             if self.file is not None:
+                self.file.parent.mkdir(parents=True, exist_ok=True)
                 restore(controller, self.file, self.log.warning)
                 self._journal = Journal(self.file.parent)
             for name in driver.found():
