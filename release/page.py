@@ -14,7 +14,8 @@ from release.agreement import loss_text
 from release.changes import Change
 from release.data_report import data_section
 from release.report import headline
-from release.summary import figure_text, interval_text, limit_text, lines
+from release.summary import lines
+from release.texts import figure_text, interval_text, limit_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 Inputs = Mapping[int, Mapping[str, list[str]]]
@@ -92,6 +93,7 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         "drift": "",
         "drawings": [],
         "worst": [],
+        "padding": (),
         "absent": "" if details else f"Nothing is drawn of {evidence.target}: {evidence.reason}",
     }
     if details is not None:
@@ -106,6 +108,7 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         found["worst"] = [
             {"row": row, "input": inputs.get(row.place) if not isinstance(inputs, str) else None} for row in details.drift.worst
         ]  # fmt: skip
+        found["padding"] = details.padding
         found["drift"] = _drift_line(details.drift)
         found["no_inputs"] = inputs if isinstance(inputs, str) else ""
     return found

@@ -9,8 +9,9 @@ from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform
 from release import compatibility
 from release.agreement import loss_text
 from release.data_report import data_section
-from release.summary import figure_text, interval_text, limit_text, lines
+from release.summary import lines
 from release.tables import table
+from release.texts import figure_text, interval_text, limit_text
 
 
 def headline(name: str, version: str, evidences: Sequence[Evidence]) -> str:
@@ -41,6 +42,12 @@ def target_section(evidence: Evidence) -> list[str]:
         text += ["", "What would decide:", *deciding]
     if evidence.attribution is not None:
         text += ["", loss_text(evidence.attribution)]
+    if evidence.details is not None and evidence.details.padding:
+        costs = [
+            (f"{cost.axis} {cost.size}", str(cost.padded_to), f"{cost.padded_ms:.3g} ms", f"{cost.own_ms:.3g} ms", f"{cost.own_first_ms:.3g} ms")
+            for cost in evidence.details.padding
+        ]
+        text += ["", *table(("request", "padded to", "padded", "at its own size", "its first request there"), costs)]
     machine = ", ".join(f"{key} {value}" for key, value in evidence.machine.items())
     return [*text, "", f"Measured {evidence.measured_at} on: {machine}.", ""]
 

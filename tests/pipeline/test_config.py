@@ -72,7 +72,7 @@ def test_a_targets_settings_are_what_its_backend_is_told() -> None:
         ("warmup.shapes", {"time": [1, 2]}, "warmup.shapes.time"),
         ("gates.metric", "top3", "'top3' is no metric"),
         ("gates.slices", ["site"], "no names of data.columns"),
-        ("gates.max_slice_drop", 2, "less than 1"),
+        ("gates.max_slice_drop", 2, "fractions for top1"),
         ("gates.min_reference", 1.5, "fractions for top1"),
         ("model.shapes.batch", {"min": 4, "opt": 2, "max": 8}, "min <= opt <= max"),
         ("model.shapes.time", {"min": 1, "opt": 2, "max": 8}, "time"),

@@ -33,7 +33,8 @@ def test_drift_by_name(name: str) -> None:
         {"logits": SCORES}, {"logits": engine}, LABELS, metric=name, function=known_metrics.function(name), validation_root="ab", slices={"class": []}
     )
     assert (report.interval is None) == (name == "top5")  # right or wrong a row: counted, and exact
-    assert bool(report.slices) == (name == "top5")
+    assert {part.interval is None for part in report.slices} == {name == "top5"}
+    assert len(report.slices) == 8
     assert 0 < report.engine_value < 1
 
 

@@ -35,10 +35,10 @@ from pipeline.records import (
 )  # fmt: skip
 from release import compatibility, gates, page, thumbnail
 from release.changes import Change
-from release.summary import figure_text, interval_text, limit_text
+from release.texts import figure_text, interval_text, limit_text
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = "tests/release/test_gates.py"
+TINY = "tests/release/measured.py"
 drift: Callable[..., DriftReport] = load_object(f"{TINY}:drift", ROOT)
 validation: Callable[..., Validation] = load_object(f"{TINY}:validation", ROOT)
 LIMITS: GatesConfig = load_object(f"{TINY}:LIMITS", ROOT).model_copy(update={"max_slice_drop": 0.1, "max_ready_ms": 500.0})
