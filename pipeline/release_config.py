@@ -69,10 +69,24 @@ class GatesConfig(Section):
 
 
 class SignConfig(Section):
-    """`key`: an elliptic-curve private key in PEM. `development`: made there when missing, and called so in the manifest."""
+    """`key`: an elliptic-curve private key in PEM. `development`: made there when missing, and called so in the manifest.
 
-    key: Annotated[str, Field(min_length=1)]
+    `keyless: true` instead of a key: by the identity that a CI gives its job, through Sigstore, where there is a network. `trust_config`: a JSON
+    file that names another Sigstore than the public one.
+    """
+
+    key: Annotated[str, Field(min_length=1)] | None = None
     development: bool = False
+    keyless: bool = False
+    trust_config: str | None = None
+
+    @model_validator(mode="after")
+    def one_way(self) -> SignConfig:
+        if (self.key is None) == (not self.keyless):
+            raise ValueError("release.sign takes either release.sign.key or keyless: true")
+        if (self.keyless and self.development) or (self.trust_config and not self.keyless):
+            raise ValueError("development belongs to release.sign.key, trust_config to keyless: true")
+        return self
 
 
 class WaiverConfig(Section):

@@ -92,6 +92,8 @@ def test_a_targets_settings_are_what_its_backend_is_told() -> None:
         ("release.undecided", "maybe", "leave-out"),
         ("release.sign", {"key": ""}, "at least 1"),
         ("release.sign", {}, "release.sign.key"),
+        ("release.sign", {"key": "k.pem", "keyless": True}, "either"),
+        ("release.sign", {"keyless": True, "development": True}, "development belongs"),
         ("release.sign", {"key": "k.pem", "developement": True}, "development"),
         ("targets", {}, "targets"),
         ("model", ..., "model"),
