@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import Choice, DriftReport, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, DriftReport, Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
 from release import charts, compatibility
 from release.agreement import loss_text
 from release.changes import Change
@@ -36,7 +36,7 @@ def render(
     since: tuple[str, Sequence[Change]] | None,
     made_from: Mapping[str, str],
     now: datetime.datetime,
-    platforms: Mapping[str, Platform] | None = None,
+    key_fields: Mapping[str, Mapping[str, str]] | None = None,
     choices: Sequence[Choice] = (),
     signers: Mapping[str, str | None] | None = None,
 ) -> str:
@@ -65,7 +65,7 @@ def render(
         parity=exported.parity,
         since=since,
         made_from=made_from,
-        compatibility=(compatibility.HEADER, compatibility.rows(evidences, platforms or {})),
+        compatibility=(compatibility.HEADER, compatibility.rows(evidences, key_fields or {})),
         now=now.strftime("%Y-%m-%d %H:%M UTC"),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
 from release import compatibility
 from release.agreement import loss_text
 from release.data_report import data_section
@@ -61,7 +61,7 @@ def markdown(
     roles: Roles,
     cost: LeakCost | None = None,
     choices: Sequence[Choice] = (),
-    platforms: Mapping[str, Platform] | None = None,
+    key_fields: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """The whole report."""
     text = [f"# {name} {version}", "", headline(name, version, evidences), ""]
@@ -88,7 +88,7 @@ def markdown(
         text += [f"- all-zero channels of `{weight}`: {', '.join(map(str, channels))}" for weight, channels in model.zero_channels.items()]
         text += [f"- chosen: {choice.chosen}: {choice.why}" for choice in choices if choice.scheme == model.scheme]
         text += [f"- left in float: {line}" for line in model.left_in_float]
-    text += ["", *compatibility.section(evidences, platforms or {})]
+    text += ["", *compatibility.section(evidences, key_fields or {})]
     return "\n".join([*text, "", "Reproduce: `make repro` (or `dvc repro`) in this repository; `qwarm stage summary` prints the table again.", ""])
 
 

@@ -22,7 +22,6 @@ from pipeline.records import (
     ExportedModel,
     FloatNode,
     Parity,
-    Platform,
     QuantizedModel,
     Role,
     Roles,
@@ -142,13 +141,13 @@ def test_a_refusal_and_a_waiver_are_on_top_in_red() -> None:
 
 
 def test_compatibility_is_taken_from_evidence_and_platform() -> None:
-    platform = Platform("openvino-cpu", "k", {"openvino": "2026.4.1", "os": "Linux", "isa": "amx"}, "m", {}, {}, None)
+    keys = {"openvino-cpu": {"openvino": "2026.4.1", "os": "Linux", "isa": "amx"}}
     judged, absent = evidences()
     judged = dataclasses.replace(judged, machine={"cpu_model": "Xeon", "cores": "2", "isa": "amx"})
-    found = compatibility.rows([judged, absent], {"openvino-cpu": platform})
+    found = compatibility.rows([judged, absent], keys)
     assert found[0] == ("openvino-cpu", "Xeon, 2 cores, amx", "-", "openvino 2026.4.1", "PASS", "1.1 ms", "1 ms", "2026-12-01")
     assert found[1][4:] == ("NOT_MEASURED", "-", "-", "2026-12-04")
-    assert "openvino 2026.4.1" in rendered(platforms={"openvino-cpu": platform})
+    assert "openvino 2026.4.1" in rendered(key_fields=keys)
 
 
 @pytest.mark.parametrize(("hours", "text"), [(0.5, "less than an hour old"), (1, "1 hour old"), (47, "47 hours old"), (50, "2 days old")])
