@@ -80,7 +80,8 @@ def cold_start(bands: Sequence[LatencyBand]) -> str:
             rows.append({"variant": band.variant, "phase": phase, "place": place, "from": begun, "to": end})
             begun = end
         rows.append({"variant": band.variant, "phase": "first request", "place": 9, "from": begun, "to": begun + band.median_ms[0]})
-    rows = [row for row in rows if row["to"] > row["from"]]
+    shown = max((row["to"] for row in rows), default=0.0) / WIDTH  # less than a pixel is no bar, only a line in the legend
+    rows = [row for row in rows if row["to"] - row["from"] > shown]
     if not rows:
         return ""
     import altair as alt
@@ -89,7 +90,7 @@ def cold_start(bands: Sequence[LatencyBand]) -> str:
     colour = alt.Color("phase:N", sort=phases, title=None, scale=alt.Scale(domain=phases, scheme="tableau10"))
     encoded = alt.Chart(alt.Data(values=rows)).encode(
         y=alt.Y("variant:N", sort=["cold", "warm", "float"], title=None),
-        x=alt.X("from:Q", title="ms since the process was started"),
+        x=alt.X("from:Q", title="ms since the process was started", axis=alt.Axis(tickCount=7)),
         x2="to:Q",
         color=colour,
     )

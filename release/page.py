@@ -87,6 +87,7 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         "ships": evidence.ships,
         "checks": checks,
         "lines": lines(evidence) if figures else [],
+        "glance": _glance(figures),
         "machine": evidence.machine if figures else {},
         "measured": f"{measured:%Y-%m-%d %H:%M}, {age(now - measured)}" if figures else "never",
         "loss": loss_text(evidence.attribution) if evidence.attribution else "",
@@ -111,6 +112,18 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         found["padding"] = details.padding
         found["drift"] = _drift_line(details.drift)
         found["no_inputs"] = inputs if isinstance(inputs, str) else ""
+    return found
+
+
+def _glance(figures: Mapping[str, float]) -> list[str]:
+    """Both accuracies, the speed-up, the steady p50 and the first request in the fewest words."""
+    accuracy = "{float_metric:.4g}, {int8_metric:.4g}" if "float_metric" in figures else "{float_accuracy:.2%}, {int8_accuracy:.2%}"
+    found = []
+    for text in (accuracy, "{speedup:.2f}x", "{steady_p50_ms:.3g} ms", "{warm_first_over_p50:.2f}x p50"):
+        try:
+            found.append(text.format(**figures))
+        except KeyError:
+            found.append("-")
     return found
 
 

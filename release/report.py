@@ -23,7 +23,11 @@ def headline(name: str, version: str, evidences: Sequence[Evidence]) -> str:
         return f"**{name} {version} is refused**: {', '.join(refusing)} refuses it."
     if not shipping:
         return f"**{name} {version} is refused**: no target ships."
-    return f"**{name} {version} may ship** for {', '.join(shipping)}" + (f"; left out: {', '.join(left)}." if left else ".")
+    parts = [f"**{name} {version} may ship** for {', '.join(shipping)}"]
+    parts += [f"left out: {', '.join(left)}"] if left else []
+    open_checks = [f"{check.name} of {evidence.target}" for evidence in evidences if evidence.ships for check in evidence.checks if check.excused]
+    parts += [f"not decided on that machine: {', '.join(open_checks)}"] if open_checks else []
+    return "; ".join(parts) + "."
 
 
 def target_section(evidence: Evidence) -> list[str]:

@@ -28,12 +28,14 @@ def limit_text(check: Check) -> str:
 
 
 def interval_text(check: Check) -> str:
-    """The interval with its two-sided confidence; empty for none."""
+    """The interval with its two-sided confidence; empty for none. A share that has an upper limit is a loss, in signed percentage points."""
     if check.interval is None:
         return ""
     low, high = check.interval.low, check.interval.high
-    ends = f"{100 * low:+.2f} to {100 * high:+.2f} points" if check.unit == "fraction" else f"{low:.3g} to {high:.3g}"
-    ends += f" {check.unit}" if check.unit in ("ms", "MB") else ""
+    if check.unit == "fraction":
+        ends = f"{100 * low:+.2f} to {100 * high:+.2f} points" if check.limit_is == "max" else f"{100 * low:.2f} to {100 * high:.2f} %"
+    else:
+        ends = f"{low:.3g} to {high:.3g}" + (f" {check.unit}" if check.unit in ("ms", "MB") else "")
     return f"{ends} ({100 * (2 * check.interval.side_confidence - 1):.3g} %)"
 
 

@@ -118,6 +118,8 @@ def test_every_figure_is_that_of_the_evidence_and_nothing_comes_from_elsewhere()
     assert {"worst_slice", "ready", "2026-12-01 00:00, 3 days old"} <= words
     assert text.index('class="banner partly"') < text.index("<table")
     assert "digits 0.2.0 may ship" in text
+    assert {"batch 3", "1.2 ms", "90 ms"} <= words  # what padding costs
+    assert {"97.50%, 97.50%", "2.00x", "1.10x p50"} <= words  # the top table
     assert text.count("<svg") == 5  # drift, latency, cold start, coverage; sensitivity
     assert text.count("data:image/png;base64,") == 2
     assert "cat <b>" not in text  # escaped wherever it stands
@@ -138,6 +140,13 @@ def test_a_refusal_and_a_waiver_are_on_top_in_red() -> None:
     assert "by Ada" in text
     refused = rendered(evidences=[dataclasses.replace(judged, ships=False, refuses=True, verdict=Verdict.FAIL), absent])
     assert 'class="banner refused"' in refused
+
+
+def test_what_an_unsteady_machine_left_open_is_on_top() -> None:
+    judged, absent = evidences()
+    first = dataclasses.replace(judged.checks[0], verdict=Verdict.UNDECIDED, excused=True)
+    text = rendered(evidences=[dataclasses.replace(judged, checks=(first, *judged.checks[1:])), absent])
+    assert f"not decided on that machine: {first.name} of {judged.target}." in text
 
 
 def test_compatibility_is_taken_from_evidence_and_platform() -> None:
