@@ -124,7 +124,8 @@ def drop_check(drift: DriftReport, max_drop: float) -> Check:
     decide = "" if wanted is None else f"about {wanted} validation rows in all, if rows go on to flip as these did"
     if wanted == paired.MAX_ROWS_TO_DECIDE:
         decide = f"no number of rows up to {wanted}: the observed drop is too near the limit; choose another limit or a better build"
-    evidence = f"{drift.validation_rows} paired rows, {drift.lost} lost, {drift.gained} gained; {paired.METHOD}"
+    difference = f"exact McNemar p {paired.mcnemar(drift.lost, drift.gained):.3g}"
+    evidence = f"{drift.validation_rows} paired rows, {drift.lost} lost, {drift.gained} gained, {difference}; {paired.METHOD}"
     return Check("accuracy_drop", judge(interval, max_drop), drift.drop, interval, max_drop, "max", "fraction", evidence, decide)
 
 
