@@ -12,12 +12,11 @@ from pipeline.strict import Record
 class DeployedPoint(Record):
     """A model in one target's runtime: its `drift` there, and the times of single requests in ms, taken in turn with those of plain INT8.
 
-    `latency_ratio` is the median of the ratios of neighbours, `latency_at_least` the lower end of its one-sided 95 % interval.
+    `latency_ratio` is the median of the ratios of neighbours.
     """
 
     drift: float
     latency_ratio: float
-    latency_at_least: float
     plain_ms: tuple[float, ...]
     ms: tuple[float, ...]
 
@@ -46,11 +45,6 @@ class SearchPoint(Record):
         """Of the target that suffers most; null where none can be measured here."""
         return max((point.latency_ratio for point in self.deployed.values()), default=None)
 
-    @property
-    def latency_at_least(self) -> float:
-        """What it surely loses on some target; 1 where none can be measured here."""
-        return max((point.latency_at_least for point in self.deployed.values()), default=1.0)
-
 
 @dataclasses.dataclass(frozen=True)
 class Sensitivity(Record):
@@ -70,7 +64,7 @@ class Sensitivity(Record):
 class SearchJournal(Record):
     """What a search has measured so far, so that a killed one continues: drifts by kind and layers in float, one a line, and points by layers."""
 
-    SCHEMA: ClassVar[str] = "qwarm.search-journal/1"
+    SCHEMA: ClassVar[str] = "qwarm.search-journal/2"
     seconds: float
     drifts: dict[str, float]
     points: dict[str, SearchPoint]
@@ -86,7 +80,7 @@ class SearchResult(Record):
     module of each layer. `unmeasured`: targets that could not run plain INT8, and why.
     """
 
-    SCHEMA: ClassVar[str] = "qwarm.search/1"
+    SCHEMA: ClassVar[str] = "qwarm.search/2"
     scheme: str
     onnx_sha256: str
     search_rows: int

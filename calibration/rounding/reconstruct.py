@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 SAFE_SCALE = 1.0 / solve.LEVELS
 """For a channel of zeros."""
-DAMPING = 0.01
+DAMPINGS = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""The first that a layer's second moments can be inverted with: sums of float32 hold an input of a large mean and little variance only so well."""
 """GPTQ's: of the mean second moment, added to the diagonal."""
 SWEEPS = 4
 FEWEST, MOST, EACH = 4096, 8192, 32
@@ -129,13 +130,25 @@ def _rounded(
         scale = np.maximum(scale, largest * INT32_BIAS / layer.step)
     scale = scale.astype(np.float32).astype(np.float64)
     if methods.rounding == "compensated":
-        damped = hessian + damping(hessian, moments.power, DAMPING)
-        codes = solve.descended(solve.error_compensated(target, scale, damped), target, scale, damped, SWEEPS)
+        damped, inverse = _invertible(hessian, moments.power)
+        codes = solve.descended(solve.error_compensated(target, scale, inverse), target, scale, damped, SWEEPS)
     else:
         codes = solve.nearest(target, scale)
     if centred:
         bias = moments.bias(codes * scale[..., None]).ravel()
     return Rounded(layer.weight_of(codes.astype(np.int8), weight.shape), scale.ravel().astype(np.float32), bias)
+
+
+def _invertible(hessian: np.ndarray, power: np.ndarray) -> tuple[np.ndarray, solve.Factor]:
+    """`hessian` with the least of `DAMPINGS` that makes it positive definite, and the factor of its inverse."""
+    for strength in DAMPINGS:
+        damped = hessian + damping(hessian, power, strength)
+        try:
+            return damped, solve.factor(damped)
+        except np.linalg.LinAlgError:
+            if strength == DAMPINGS[-1]:
+                raise
+    raise AssertionError("DAMPINGS is empty")
 
 
 def _apply(twin: Twin, layer: Layer, rounded: Rounded) -> None:

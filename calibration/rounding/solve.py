@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 LEVELS = 127
@@ -19,17 +21,29 @@ def largest_scale(weight: np.ndarray, safe: float) -> np.ndarray:
     return np.where(scale >= np.finfo(np.float32).tiny, scale, safe)
 
 
-def error_compensated(target: np.ndarray, scale: np.ndarray, hessian: np.ndarray) -> np.ndarray:
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """Cholesky factor `upper` (G, K, K) of the inverse of second moments whose columns are taken in `order` (G, K)."""
+
+    order: np.ndarray
+    upper: np.ndarray
+
+
+def factor(hessian: np.ndarray) -> Factor:
+    """Of `hessian` (G, K, K), columns with the largest second moment first. Raises LinAlgError where it is not positive definite."""
+    order = np.argsort(-np.einsum("gkk->gk", hessian), axis=1, kind="stable")
+    ordered = np.take_along_axis(np.take_along_axis(hessian, order[:, :, None], 1), order[:, None, :], 2)
+    return Factor(order, np.linalg.cholesky(np.linalg.inv(ordered)).transpose(0, 2, 1))
+
+
+def error_compensated(target: np.ndarray, scale: np.ndarray, inverse: Factor) -> np.ndarray:
     """Codes (G, rows, K) column by column, what is left of each row taking over the error that a column makes.
 
     Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", ICLR 2023, with the columns of the
-    largest second moment first. `target` (G, rows, K), `scale` (G, rows), `hessian` (G, K, K) positive definite.
+    largest second moment first. `target` (G, rows, K), `scale` (G, rows), `inverse` of the inputs' second moments.
     """
-    size = target.shape[2]
-    order = np.argsort(-np.einsum("gkk->gk", hessian), axis=1, kind="stable")
-    ordered = np.take_along_axis(np.take_along_axis(hessian, order[:, :, None], 1), order[:, None, :], 2)
-    upper = np.linalg.cholesky(np.linalg.inv(ordered)).transpose(0, 2, 1)
-    columns = np.broadcast_to(order[:, None, :], target.shape)
+    size, upper = target.shape[2], inverse.upper
+    columns = np.broadcast_to(inverse.order[:, None, :], target.shape)
     left = np.take_along_axis(target, columns, 2).astype(np.float64)
     codes = np.empty_like(left)
     for start in range(0, size, BLOCK):

@@ -19,4 +19,4 @@ class Budget:
         return point.worst_drift <= self.max_drift
 
     def slow(self, point: SearchPoint) -> bool:
-        return self.max_slowdown is not None and point.latency_at_least > self.max_slowdown
+        return self.max_slowdown is not None and (point.latency_ratio or 1.0) > self.max_slowdown

@@ -21,7 +21,9 @@ STEP_DB = 0.5
 TRIED = 4
 """Candidates that are looked at anew in each step, beside those that touch what was added last."""
 LEAST_GAIN = 0.002
-"""Part of the drift that a step must take away: less is noise of the rounding."""
+"""Part of the predicted drift that a candidate must take away to be tried."""
+LEAST_STEP = 0.02
+"""Part of the measured drift that a step must take away (0.1 dB): less is noise of the rounding, and a layer in float for ever."""
 REFUSED_IN_A_ROW = 4
 """Candidates; then nothing better is expected of the others."""
 MET, PLAIN_MET, TIME = "max_drift is met", "plain INT8 is within max_drift", "search_seconds are over"
@@ -143,7 +145,7 @@ class Search:
                 point = self._point(added, layers)
             except ModelError:  # a runtime cannot build this mixture
                 point = None
-            if point is None or self._budget.slow(point) or point.worst_drift >= before.worst_drift:
+            if point is None or self._budget.slow(point) or point.worst_drift > (1 - LEAST_STEP) * before.worst_drift:
                 if len(step) == 1:
                     self._passed.add(step[0].name)
                     refused += 1

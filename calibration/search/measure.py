@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -27,7 +27,6 @@ ROWS = 8
 """Rows that run at once."""
 WARM, FEWEST, MOST, SECONDS = 5, 15, 200, 5.0
 """Requests before the clock starts; pairs of timed ones, until `SECONDS` are over."""
-NORMAL_95 = 1.645
 DIGITS = 5
 """Of a time in ms: ten nanoseconds."""
 
@@ -71,8 +70,8 @@ class Measure:
                 continue
             with opener(model) if layers else contextlib.nullcontext(plain) as run:
                 plain_ms, ms = self._timed(plain, run)
-                ratio, at_least = _ratio(plain_ms, ms) if layers else (1.0, 1.0)
-                deployed[target] = DeployedPoint(self._drift(run, self._job.rows), ratio, at_least, plain_ms, ms)
+                ratio = float(np.median(np.array(ms) / np.array(plain_ms))) if layers else 1.0  # of neighbours, which share the machine's mood
+                deployed[target] = DeployedPoint(self._drift(run, self._job.rows), ratio, plain_ms, ms)
         return SearchPoint(added, tuple(sorted(layers)), self.whole(model), deployed, whole)
 
     def _plain_run(self, target: str) -> Run | None:
@@ -109,13 +108,6 @@ class Measure:
                 (plain, other)[place](batch)
                 spent[place].append(round((time.perf_counter() - started) * 1000, DIGITS))
         return tuple(spent[0]), tuple(spent[1])
-
-
-def _ratio(plain_ms: Sequence[float], ms: Sequence[float]) -> tuple[float, float]:
-    """Median of the ratios of neighbours, which share the machine's mood, and the lower end of its one-sided 95 % interval (by order statistics)."""
-    ratios = np.sort(np.array(ms) / np.array(plain_ms))
-    rank = int(max(0.0, (len(ratios) - NORMAL_95 * np.sqrt(len(ratios))) / 2))
-    return float(np.median(ratios)), float(ratios[rank])
 
 
 def _simulated(model: onnx.ModelProto) -> Callable[[Batch], Mapping[str, np.ndarray]]:

@@ -18,8 +18,8 @@ from calibration.rounding.constants import constants_of
 from calibration.rounding.layers import layers_of
 from calibration.rounding.methods import Methods
 from calibration.rounding.moments import Moments
-from calibration.rounding.reconstruct import MOST_MOVED, Rounded, moved, reconstruct
-from calibration.rounding.target import adapted
+from calibration.rounding.reconstruct import DAMPINGS, MOST_MOVED, Rounded, _invertible, moved, reconstruct
+from calibration.rounding.target import adapted, damping
 from calibration.rounding.write import written
 from calibration.runtime import session
 from pipeline.decibels import sqnr_db
@@ -114,13 +114,28 @@ def test_compensated_codes_lose_less_than_the_nearest_and_descent_never_adds(gro
     weight, hessian = np.random.default_rng(5).standard_normal((groups, rows, size)), correlated(groups, size)
     scale = solve.largest_scale(weight, 1.0) * 8  # few levels, so that rounding matters
     simple = loss(solve.nearest(weight, scale), scale, weight, hessian)
-    codes = solve.error_compensated(weight, scale, hessian)
+    codes = solve.error_compensated(weight, scale, solve.factor(hessian))
     assert loss(codes, scale, weight, hessian).sum() < 0.8 * simple.sum()
     better = solve.descended(codes, weight, scale, hessian, 8)
     assert (loss(better, scale, weight, hessian) <= loss(codes, scale, weight, hessian) * (1 + 1e-9)).all()
     assert (better != codes).any() == (size > 50)
     assert np.abs(better).max() <= 127
     np.testing.assert_array_equal(better, np.rint(better))
+
+
+def test_moments_that_float32_leaves_without_an_inverse_are_damped_until_they_have_one() -> None:
+    random = np.random.default_rng(0)
+    patches = (random.standard_normal((1, 4000, 96)) * 1e-3).astype(np.float32)
+    patches[..., 0] += 3000  # one input of a large mean: its sums hold the others' variances no longer
+    moments = Moments.zero(1, 4, 96)
+    for part in np.array_split(patches, 8, axis=1):
+        moments.add(part, np.zeros((1, 4, part.shape[1]), np.float32))
+    hessian, _ = moments.covariances(centred=True)
+    with pytest.raises(np.linalg.LinAlgError):
+        solve.factor(hessian + damping(hessian, moments.power * 0, DAMPINGS[0]))
+    damped, inverse = _invertible(hessian, moments.power)
+    assert np.isfinite(inverse.upper).all()
+    assert np.linalg.eigvalsh(damped)[0, 0] > 0
 
 
 def test_a_row_of_zeros_takes_the_safe_scale() -> None:
