@@ -110,7 +110,7 @@ def describe(found: dict[str, Any]) -> str:
     lines += [f"  {stage}: {', '.join(reasons[:3])}{' ...' if len(reasons) > 3 else ''}" for stage, reasons in found["due"].items()]
     for target, state in found["targets"].items():
         lines.append(f"{target}{' (required)' if state['required'] else ''}: {state['verdict'] or 'no evidence'}: {state['why']}")
-        if state["verdict"]:
+        if state["verdict"] not in (None, Verdict.NOT_MEASURED.name):
             lines.append(f"  measured {state['measured_at']}, {state['age']}")
         for check in state["open"]:
             note = " (excused)" if check["excused"] else " (waived)" if check["waived"] else ""
