@@ -26,7 +26,7 @@ class GatesConfig(Section):
     shown, not judged).
     `max_ready_ms` (process start to ready), `max_peak_rss_mb` and `max_engine_mb` (10^6 bytes) are judged where they are given.
     `runtimes_agree_db`: SQNR of the outputs that a second runtime must give; `calibration/agree.py` has the reason for the default.
-    `rebuild_agree_db`: the same of a second build by the same runtime, which may choose other kernels.
+    `rebuild_agree_db`: the same of a second build by the same runtime, which may choose other kernels; null where a build takes too long.
     """
 
     metric: str = TOP1
@@ -42,7 +42,7 @@ class GatesConfig(Section):
     int8_share: Annotated[float, Field(ge=0, le=1)]
     int8_speedup: Annotated[float, Field(gt=0)]
     runtimes_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
-    rebuild_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
+    rebuild_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 20.0
     side_confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.999
     trials: PositiveInt = 15
     max_trials: PositiveInt = 30

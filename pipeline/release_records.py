@@ -138,7 +138,8 @@ class Validation(Record):
     engine_bytes: int
     agreement: Agreement
     attribution: Attribution
-    rebuild: Rebuild
+    rebuild: Rebuild | None
+    """Null where nobody asked for a second build."""
     padding: tuple[PaddingCost, ...]
 
 

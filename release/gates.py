@@ -68,13 +68,14 @@ def checks_of(validation: Validation, limits: GatesConfig) -> tuple[Check, ...]:
     """Every gate's answer, in the order a reader wants them."""
     reference = () if limits.min_reference is None else (reference_check(validation.drift, limits.min_reference),)
     sliced = () if limits.max_slice_drop is None else (slice_check(validation.drift, limits.max_slice_drop),)
+    again = () if limits.rebuild_agree_db is None else (rebuild_check(validation.rebuild, limits.rebuild_agree_db),)
     return (
         drop_check(validation.drift, limits.max_drop),
         *sliced,
         *reference,
         share_check(validation.census, limits.int8_share),
         agreement_check(validation.agreement),
-        rebuild_check(validation.rebuild, limits.rebuild_agree_db),
+        *again,
         *latency_checks(validation, limits),
         *budgets.checks(validation, limits),
     )

@@ -7,13 +7,13 @@ from pipeline.records import Check, Rebuild, Verdict
 NAME = "rebuild_variance"
 
 
-def rebuild_check(rebuild: Rebuild, bound_db: float) -> Check:
+def rebuild_check(rebuild: Rebuild | None, bound_db: float) -> Check:
     """PASS where no output of the second build is further off than `bound_db`, else FAIL; NOT_MEASURED where no row was run.
 
     There is no interval: on the rows that were run the difference is what it is.
     """
-    if not rebuild.rows:
-        why = "the target does not run here"
+    if rebuild is None or not rebuild.rows:
+        why = "it was not built a second time" if rebuild is None else "the target does not run here"
         return Check(NAME, Verdict.NOT_MEASURED, None, None, bound_db, "min", "dB", why, "run `dvc repro` where the target runs")
     worst = min((value for value in rebuild.sqnr_db_by_output.values() if value is not None), default=None)
     verdict = Verdict.PASS if worst is None or worst >= bound_db else Verdict.FAIL

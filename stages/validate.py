@@ -48,7 +48,8 @@ def run(target: str) -> str:
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
     checked = _first_rows(config, plan, exported)
     agreed, attributed = _second_opinion(config, target, checked, exported)
-    rebuilt = agreement.rebuild(target, checked, platform, config.targets[target].settings())
+    again = config.gates.rebuild_agree_db is not None
+    rebuilt = agreement.rebuild(target, checked, platform, config.targets[target].settings()) if again else None
     warm_rows = read_arrays(paths.WARM / target / "rows.npz", what="Warm-up rows", next=f"run `dvc repro warm@{target}`")
     with engines.open_engine(paths.ENGINES / target / "int8") as session:
         padding = padding_costs(session, plan, warm_rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from measured import ATTRIBUTION, LIMITS, agreement, check, hop, judged, rebuilt, validation
 
@@ -48,4 +50,8 @@ def test_a_second_build_must_answer_like_the_first(decibels: float | None, files
 
 
 def test_a_build_that_does_not_run_here_is_not_measured() -> None:
-    assert rebuild_check(Rebuild(0, ("model.plan",), {}, None), 20.0).verdict is Verdict.NOT_MEASURED
+    for nothing in (Rebuild(0, ("model.plan",), {}, None), None):
+        assert rebuild_check(nothing, 20.0).verdict is Verdict.NOT_MEASURED
+    evidence = judged(dataclasses.replace(validation(), rebuild=None), LIMITS.model_copy(update={"rebuild_agree_db": None}))
+    assert evidence.ships
+    assert "rebuild_variance" not in [found.name for found in evidence.checks]
