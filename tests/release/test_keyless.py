@@ -16,7 +16,9 @@ from fleet.identity import load_identity
 from fleet.verify import verify
 from pipeline.errors import ConfigError, QwarmError, Refused
 from pipeline.loading import load_object
+from pipeline.release_config import SignConfig
 from release import bundle, keyless, signing
+from stages import release as stage
 
 ROOT = Path(__file__).resolve().parents[2]
 make_parts: Callable[[Path], dict[str, Any]] = load_object("tests/fleet/tiny.py:make_parts", ROOT)
@@ -106,6 +108,16 @@ def test_without_a_token_or_with_a_bad_one_nothing_is_signed(
         assert token not in str(caught.value)
     with pytest.raises(ConfigError, match="trust configuration"):
         keyless.open_keyless(str(tmp_path / "none.json"))
+
+
+def test_the_release_stage_takes_the_signer_that_params_yaml_names(packed: Path, tmp_path: Path) -> None:
+    by_identity = stage._signer(SignConfig(keyless=True, trust_config=str(tmp_path / "trust.json")))
+    assert by_identity is not None
+    assert (by_identity.kind, by_identity.host_package) == ("openssf-model-signing, sigstore", "sigstore")
+    by_key = stage._signer(SignConfig(key=str(tmp_path / "development.pem"), development=True))
+    assert by_key is not None
+    assert (by_key.kind, by_key.host_package) == ("openssf-model-signing, development key", "cryptography")
+    assert stage._signer(None) is None
 
 
 def test_without_a_network_the_previous_bundle_stays(parts: dict[str, Any], packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
