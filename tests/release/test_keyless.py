@@ -110,7 +110,8 @@ def test_without_a_token_or_with_a_bad_one_nothing_is_signed(
         keyless.open_keyless(str(tmp_path / "none.json"))
 
 
-def test_the_release_stage_takes_the_signer_that_params_yaml_names(packed: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("packed")
+def test_the_release_stage_takes_the_signer_that_params_yaml_names(tmp_path: Path) -> None:
     by_identity = stage._signer(SignConfig(keyless=True, trust_config=str(tmp_path / "trust.json")))
     assert by_identity is not None
     assert (by_identity.kind, by_identity.host_package) == ("openssf-model-signing, sigstore", "sigstore")
