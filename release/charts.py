@@ -8,7 +8,8 @@ from typing import Any
 
 from pipeline.records import Census, Check, DriftReport, Interval, LatencyBand
 from release import paired
-from release.slice_check import SIDE, bounds
+from release.metric import SIDE
+from release.slice_check import bounds
 from release.texts import metric_unit
 
 WIDTH = 420

@@ -82,8 +82,8 @@ def measure(
         lost=None,
         gained=None,
         drop=scored.reference - scored.engine,
-        interval=scored.interval(slice_drift.SIDE),
-        reference_interval=scored.reference_interval(slice_drift.SIDE),
+        interval=scored.interval(own.SIDE),
+        reference_interval=scored.reference_interval(own.SIDE),
         method=scored.method,
         slices=tuple(slice_drift.scored(function, metric, reference, engine, labels, named, same)),
     )

@@ -17,7 +17,7 @@ from release.agreement import agreement_check
 from release.bands import bands
 from release.figures import figures_of
 from release.latency_checks import latency_checks
-from release.metric import rows_to_decide
+from release.metric import SIDE, rows_to_decide
 from release.rebuild_check import rebuild_check
 from release.slice_check import slice_check
 from release.texts import figure_text, limit_text, metric_unit
@@ -25,7 +25,6 @@ from release.texts import figure_text, limit_text, metric_unit
 if TYPE_CHECKING:
     from pipeline.config import GatesConfig
 
-ACCURACY_SIDE = 0.95
 Undecided = Literal["refuse", "leave-out"]
 
 
@@ -120,8 +119,8 @@ def drop_check(drift: DriftReport, max_drop: float) -> Check:
     if drift.lost is None or drift.gained is None:
         why = "the drift report holds neither counts nor an interval"
         return Check("accuracy_drop", Verdict.NOT_MEASURED, None, None, max_drop, "max", "fraction", why, "run `dvc repro` to validate again")
-    interval = paired.compare(drift.lost, drift.gained, drift.validation_rows, ACCURACY_SIDE)
-    wanted = paired.rows_to_decide(drift.lost, drift.gained, drift.validation_rows, max_drop, ACCURACY_SIDE)
+    interval = paired.compare(drift.lost, drift.gained, drift.validation_rows, SIDE)
+    wanted = paired.rows_to_decide(drift.lost, drift.gained, drift.validation_rows, max_drop, SIDE)
     decide = "" if wanted is None else f"about {wanted} validation rows in all, if rows go on to flip as these did"
     if wanted == paired.MAX_ROWS_TO_DECIDE:
         decide = f"no number of rows up to {wanted}: the observed drop is too near the limit; choose another limit or a better build"
@@ -135,9 +134,9 @@ def reference_check(drift: DriftReport, min_reference: float) -> Check:
     if drift.reference_interval is not None:
         return _own_metric_check("reference_metric", drift, drift.reference_value, drift.reference_interval, min_reference, "min")
     rows, right = drift.validation_rows, round(drift.reference_value * drift.validation_rows)
-    low = float(special.betaincinv(right, rows - right + 1, 1 - ACCURACY_SIDE)) if right else 0.0
-    high = float(special.betaincinv(right + 1, rows - right, ACCURACY_SIDE)) if right < rows else 1.0
-    interval = Interval(low=low, high=high, side_confidence=ACCURACY_SIDE)
+    low = float(special.betaincinv(right, rows - right + 1, 1 - SIDE)) if right else 0.0
+    high = float(special.betaincinv(right + 1, rows - right, SIDE)) if right < rows else 1.0
+    interval = Interval(low=low, high=high, side_confidence=SIDE)
     verdict = judge(interval, min_reference, "min")
     decide = "more validation rows" if verdict is Verdict.UNDECIDED else ""
     evidence = f"{right} of {rows} rows right in float; exact binomial (Clopper-Pearson)"

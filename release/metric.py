@@ -18,6 +18,8 @@ from pipeline.verdicts import Interval
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[dict[str, np.ndarray], "np.ndarray | None"], Any]
 
+SIDE = 0.95
+"""Confidence a side of drift's intervals."""
 RESAMPLES, SEED = 2000, 0
 TAIL = 2
 """Fewest resamples beyond a bound that show it: 2000 of them bound a difference at 99.9 % a side at most."""
@@ -119,7 +121,7 @@ def compare(metric: Metric, name: str, reference: Outputs, engine: Outputs, labe
         return float(values[0]), float(values[0]) - float(values[1])
 
     try:
-        drawn = _resampled(pair, rows)
+        drawn = resampled(pair, rows)
     except DataError as error:
         raise DataError(
             f"{error.what}, on a resample of the rows",
@@ -128,9 +130,7 @@ def compare(metric: Metric, name: str, reference: Outputs, engine: Outputs, labe
             got=error.got,
             next="let it give one score a row, or a finite number for any choice of rows",
         ) from error
-    groups = np.array_split(np.random.default_rng(SEED).permutation(rows), min(rows, GROUPS))
-    left = np.array([pair(np.setdiff1d(np.arange(rows), group)) for group in groups])
-    return Whole(first, second, drawn, left, rows)
+    return Whole(first, second, drawn, left_out(pair, rows), rows)
 
 
 def rows_to_decide(figure: float, interval: Interval, limit: float, rows: int) -> int | None:
@@ -153,10 +153,16 @@ def _unseen(rows: int, side: float) -> float:
     return float(1 - (1 - side) ** (1 / rows))
 
 
-def _resampled(pair: Callable[[np.ndarray], tuple[float, float]], rows: int) -> np.ndarray:
-    """(resamples, 2): the reference's value and the difference, on rows drawn with replacement."""
+def resampled(pair: Callable[[np.ndarray], Any], rows: int) -> np.ndarray:
+    """(resamples, ...): `pair`, the reference's value and the difference, of rows drawn with replacement."""
     random = np.random.default_rng(SEED)
     return np.array([pair(random.integers(0, rows, rows)) for _ in range(RESAMPLES)])
+
+
+def left_out(pair: Callable[[np.ndarray], Any], rows: int) -> np.ndarray:
+    """(groups, ...): the same of all rows but one group at a time (the jackknife)."""
+    groups = np.array_split(np.random.default_rng(SEED).permutation(rows), min(rows, GROUPS))
+    return np.array([pair(np.setdiff1d(np.arange(rows), group)) for group in groups])
 
 
 def _bca(drawn: np.ndarray, left_out: np.ndarray, observed: float, side: float) -> Interval:

@@ -7,8 +7,7 @@ import math
 from pipeline.records import Check, DriftReport, Interval, SliceDrift, Verdict
 from pipeline.verdicts import judge
 from release import paired
-from release.metric import rows_to_decide
-from release.slice_drift import SIDE
+from release.metric import SIDE, rows_to_decide
 from release.texts import metric_unit
 
 METHOD = (

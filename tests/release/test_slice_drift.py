@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from measured import LIMITS, drift, validation
+from sklearn import metrics
 
 from pipeline.records import DriftReport, SliceDrift, Verdict
 from release import charts, gates, known_metrics
@@ -53,6 +54,25 @@ def test_the_slice_that_got_worse_is_named_though_the_mean_may_hold(function: An
     near = slice_check(found, bad.drop + 0.01)
     assert (near.verdict, "validation rows of site b" in near.decide) == (Verdict.UNDECIDED, True)
     assert charts.drift(found, (check,)).count("site b") >= 1
+
+
+def test_a_class_has_its_own_f1_over_all_rows() -> None:
+    """One row of class 0 is taken for class 1: both lose a little; among the rows of class 0 alone, macro F1 would be halved."""
+    engine = REFERENCE.copy()
+    rows = np.flatnonzero((LABELS == 0) & (REFERENCE.argmax(axis=1) == 0))[:9]
+    engine[rows] = [0, 1, 0]
+    found = measuring.measure(
+        {"logits": REFERENCE}, {"logits": engine}, LABELS, metric="f1", function=known_metrics.f1, validation_root="ab" * 32, slices={"class": []}
+    )
+    answers = engine.argmax(axis=1)
+    for k, part in enumerate(found.slices):
+        assert part.engine_value == pytest.approx(metrics.f1_score(k == LABELS, answers == k))
+        assert part.interval is not None
+        assert part.drop is not None
+        assert part.interval.low <= part.drop <= part.interval.high
+    assert [part.drop > 0 for part in found.slices if part.drop is not None] == [True, True, False]
+    assert slice_check(found, 0.1).verdict is Verdict.PASS
+    assert slice_check(found, 0.001).verdict is Verdict.FAIL
 
 
 def test_a_slice_of_too_few_rows_decides_nothing_and_says_so() -> None:
