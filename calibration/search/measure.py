@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,16 +42,8 @@ class Measure:
         runtime = session(job.judge, optimize=False)
         self._reference = self._run(lambda batch: run_session(runtime, batch), job.rows)
         self._few = {name: array[:SCREENED] for name, array in job.rows.items()}
-        self._open = contextlib.ExitStack()
-        self._plain_runs: dict[str, Run] = {}
         self.unmeasured: dict[str, str] = {}
         """Targets that cannot run plain INT8, and why."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._open.close()
 
     def screen(self, model: onnx.ModelProto) -> float:
         """Drift on the first `SCREENED` rows, Q/DQ computed as written."""
@@ -66,22 +57,19 @@ class Measure:
         """Everything about one choice. Raises what a runtime raises that cannot build the model."""
         deployed = {}
         for target, opener in self._openers.items():
-            if (plain := self._plain_run(target)) is None:
+            if target in self.unmeasured:
                 continue
-            with opener(model) if layers else contextlib.nullcontext(plain) as run:
+            with contextlib.ExitStack() as opened:
+                try:
+                    plain = opened.enter_context(opener(self._plain))  # anew: what was opened in a young process stays several per cent quicker
+                except ModelError as error:  # the stage `build` will refuse it
+                    self.unmeasured[target] = " ".join(str(error).split())
+                    continue
+                run = opened.enter_context(opener(model)) if layers else plain
                 plain_ms, ms = self._timed(plain, run)
                 ratio = float(np.median(np.array(ms) / np.array(plain_ms))) if layers else 1.0  # of neighbours, which share the machine's mood
                 deployed[target] = DeployedPoint(self._drift(run, self._job.rows), ratio, plain_ms, ms)
         return SearchPoint(added, tuple(sorted(layers)), self.whole(model), deployed, whole)
-
-    def _plain_run(self, target: str) -> Run | None:
-        """Plain INT8 in a runtime, opened once; None where it cannot be built, which the stage `build` will refuse."""
-        if target not in self._plain_runs and target not in self.unmeasured:
-            try:
-                self._plain_runs[target] = self._open.enter_context(self._openers[target](self._plain))
-            except ModelError as error:
-                self.unmeasured[target] = " ".join(str(error).split())
-        return self._plain_runs.get(target)
 
     def _run(self, run: Run, rows: Batch) -> dict[str, np.ndarray]:
         return run_rows(run, rows, self._allowed)

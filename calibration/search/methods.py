@@ -20,8 +20,8 @@ def judged(rules: Rules, job: Job, by_method: Mapping[str, Ranges], float_layers
     source = source_of(job)
     first = next(iter(by_method.values()))
     placed = rules.placed(source, job, first, float_layers)
-    with Measure(job, {}, placed) as measure:
-        return {
-            method: measure.whole(activations_only(rules.rescaled(placed, source, job, ranges, float_layers), source))
-            for method, ranges in by_method.items()
-        }
+    measure = Measure(job, {}, placed)
+    return {
+        method: measure.whole(activations_only(rules.rescaled(placed, source, job, ranges, float_layers), source))
+        for method, ranges in by_method.items()
+    }

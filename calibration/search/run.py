@@ -58,17 +58,17 @@ def quantize(
     job = dataclasses.replace(job, ranges=by_method[method])
     made = variants(rules, job, float_layers, progress)
     best = _best(job, made)
-    with Measure(job, deployment.openers if budget else {}, made[best].model) as measure:
-        if budget is None:
-            found = Found((measure.point("", (), made[best].model),), 0, (), {}, "no max_drift was asked for", 0.0)
-        else:
-            journal = Journal(cache_folder("search") / f"{_key(job, made[best], deployment)}.json")
-            choices = Choices(rules, job, made[best], float_layers, measure, budget, journal)
-            source, layers = made[best].source, made[best].placement.quantized_nodes
-            costed = costs(source, job.exported, layers)
-            found = Search(layers, candidates(source, layers), costed, adjacent(source), choices, budget, progress).run()
-            if chosen := found.points[found.chosen].float_layers:
-                made = {best: choices.fit(frozenset(chosen), found.reasons)}
+    measure = Measure(job, deployment.openers if budget else {}, made[best].model)
+    if budget is None:
+        found = Found((measure.point("", (), made[best].model),), 0, (), {}, "no max_drift was asked for", 0.0)
+    else:
+        journal = Journal(cache_folder("search") / f"{_key(job, made[best], deployment)}.json")
+        choices = Choices(rules, job, made[best], float_layers, measure, budget, journal)
+        source, layers = made[best].source, made[best].placement.quantized_nodes
+        costed = costs(source, job.exported, layers)
+        found = Search(layers, candidates(source, layers), costed, adjacent(source), choices, budget, progress).run()
+        if chosen := found.points[found.chosen].float_layers:
+            made = {best: choices.fit(frozenset(chosen), found.reasons)}
     digests = {name: sha256_bytes(serialized(variant.model)) for name, variant in made.items()}
     result = SearchResult(
         scheme=rules.scheme,

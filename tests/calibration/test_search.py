@@ -144,7 +144,7 @@ def test_a_killed_search_continues_and_measures_nothing_twice(search: Searching,
         return opened
 
     with pytest.raises(KeyboardInterrupt):
-        search(1e-12, openers={"here": opener(2)})  # plain INT8 and one choice
+        search(1e-12, openers={"here": opener(3)})  # plain INT8, and beside it once more the first choice
     journal = SearchJournal.load(next(cache.iterdir()))
     assert len(journal.points) == 2
     assert len(journal.drifts) >= len(LAYERS) + 3
