@@ -158,3 +158,12 @@ def test_requests_behind_the_first_count_as_well() -> None:
     evidence = judged(dataclasses.replace(whole, coldstart=dataclasses.replace(whole.coldstart, trials=trials)))
     assert {found.name for found in evidence.checks if found.verdict is Verdict.FAIL} == {"warm_sufficiency"}
     assert check(evidence, "warm_sufficiency").figure == 4.0
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.5, Verdict.UNDECIDED), (0.05, Verdict.FAIL)])
+def test_a_tail_beyond_its_limit_is_no_fault_of_the_engines_where_others_took_the_processors(share: float, verdict: Verdict) -> None:
+    evidence = judged(busy(validation(slowest=[9.0]), share))
+    for name in ("warm_sufficiency", "p99_over_p50"):
+        found = check(evidence, name)
+        assert (found.verdict, found.excused) == (verdict, verdict is Verdict.UNDECIDED)
+    assert evidence.refuses is (verdict is Verdict.FAIL)
