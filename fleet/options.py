@@ -33,7 +33,7 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
 
     def key_options(sub: argparse.ArgumentParser) -> None:
         origin = sub.add_mutually_exclusive_group()
-        origin.add_argument("--key", metavar="PUB", type=Path, help="public key (PEM) that must have signed the bundle")
+        origin.add_argument("--key", metavar="PUB", type=Path, help="public key (PEM), or identity (JSON), that must have signed the bundle")
         origin.add_argument("--allow-unsigned", action="store_true", help="go on without a key: integrity only, origin unknown")
 
     def engine_options(sub: argparse.ArgumentParser) -> None:
