@@ -29,8 +29,8 @@ bench-env: ## install what only benchmarks need
 gpu-check: setup ## build, run, count and time every GPU target that this machine has
 	@$(RUN) python benchmarks/gpu_check.py --json build/bench/gpu.json
 
-serving-env: ## a real Triton server, and Kubernetes' and CI vendors' schemas, in an environment of their own: for tests that are skipped without it
-	@python3.11 -m venv .serving && .serving/bin/pip install -q nvidia-pytriton==0.7.0 kubernetes-validate==1.37.0 check-jsonschema==0.39.0
+serving-env: ## a real Triton server and Kubernetes' schemas, in an environment of their own: for tests that are skipped without it
+	@python3.11 -m venv .serving && .serving/bin/pip install -q nvidia-pytriton==0.7.0 kubernetes-validate==1.37.0
 
 lock: setup ## write constraints.txt, the versions of everything that the pins pull in
 	@scripts/lock

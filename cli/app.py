@@ -11,12 +11,14 @@ from cli import build as build_command
 from cli import cache as cache_command
 from cli import coldstart as coldstart_command
 from cli import compare as compare_command
+from cli import compatibility as compatibility_command
 from cli import diff as diff_command
 from cli import doctor as doctor_command
 from cli import firewall as firewall_command
 from cli import gate as gate_command
 from cli import init as init_command
 from cli import lint as lint_command
+from cli import lstm as lstm_command
 from cli import publish as publish_command
 from cli import quantize as quantize_command
 from cli import replay as replay_command
@@ -64,10 +66,12 @@ app.command(name="gate")(gate_command.gate)
 app.command(name="lint")(lint_command.lint)
 app.command(name="build")(build_command.build)
 app.command(name="compare")(compare_command.compare)
+app.command(name="compatibility")(compatibility_command.compatibility)
 app.command(name="quantize")(quantize_command.quantize)
 app.command(name="diff")(diff_command.diff)
 app.command(name="publish")(publish_command.publish)
 app.command(name="waive")(waive_command.waive)
+app.command(name="lstm")(lstm_command.lstm)
 app.command(name="replay")(replay_command.replay)
 
 

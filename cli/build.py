@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tempfile
 from collections.abc import Mapping
@@ -60,7 +59,7 @@ def build_file(
         }  # fmt: skip
         if twice:
             build_engine(whole, Path(scratch) / "again", store=None, **declared)
-            report["rebuild"] = dataclasses.asdict(variance(out, Path(scratch) / "again"))
+            report["rebuild"] = variance(out, Path(scratch) / "again").to_json()
     return report
 
 
@@ -90,13 +89,10 @@ def describe_report(report: Mapping[str, Any]) -> str:
         if report["conversions"]:
             lines.append("layers that only convert: " + ", ".join(f"{count} {kind}" for kind, count in report["conversions"].items()))
     if (again := report.get("rebuild")) is not None:
-        bytes_said = "equal bytes" if again["equal_bytes"] else f"other bytes in {', '.join(again['differing_files'])}"
-        ran = (
-            "not run"
-            if again["largest_difference"] is None
-            else f"outputs differ by {again['largest_difference']:.3g} of {again['largest_value']:.3g}"
-        )
-        lines.append(f"built again: {bytes_said}; {ran}")
+        bytes_said = f"other bytes in {', '.join(again['differing_files'])}" if again["differing_files"] else "equal bytes"
+        apart = [value for value in again["sqnr_db_by_output"].values() if value is not None]
+        ran = f"outputs {min(apart):.1f} dB apart at the worst" if apart else "equal outputs"
+        lines.append(f"built again: {bytes_said}; {ran if again['rows'] else 'not run'}")
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from pipeline.errors import ConfigError, QwarmError
 
@@ -13,7 +14,7 @@ HOST_COMMANDS = {
     "serve": "Verify, load and warm a bundle, then answer the Open Inference Protocol.",
     "ready": "Exit 0 only while a served bundle is warm.",
     "control": "Keep the right models of a fleet warm, in front of their servers or in shadow.",
-    "status": "Say what is served, since when, and how it was warmed.",
+    "status": "In a project: what is due, judged and packed, and what comes next. With BUNDLE or --state, or elsewhere: what is served here.",
 }
 
 
@@ -24,8 +25,17 @@ def run_host(arguments: list[str]) -> int:
     return host_main(arguments)
 
 
+def about_project(arguments: list[str]) -> bool:
+    """Whether this is `qwarm status` of the project in the current folder: no bundle and no state folder is named, and its two files are here."""
+    return arguments[:1] == ["status"] and set(arguments[1:]) <= {"--json"} and Path("params.yaml").is_file() and Path("dvc.yaml").is_file()
+
+
 def run(arguments: list[str]) -> int:
     """A subcommand's exit code. Raises ConfigError for options that it does not have, so that they too are one error, with --json an object."""
+    if about_project(arguments):
+        from cli.status import status
+
+        return status("--json" in arguments)
     from typer.exceptions import TyperException
     from typer.main import get_command
 
@@ -42,7 +52,7 @@ def run(arguments: list[str]) -> int:
 def main() -> None:
     """Entry point. Exit codes: 0 done or PASS, 1 fault, 2 usage, 3 refused or FAIL, 4 UNDECIDED."""
     arguments = sys.argv[1:]
-    if arguments and arguments[0] in HOST_COMMANDS:
+    if arguments and arguments[0] in HOST_COMMANDS and not about_project(arguments):
         # Straight to the host's own command: `ready` must answer before typer would be imported.
         raise SystemExit(run_host(arguments))
     try:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 
 import engines
 from engines.onnx_file import probe
-from pipeline.records import Engine
+from pipeline.decibels import sqnr_db
+from pipeline.records import Rebuild
+from pipeline.tensors import Batch
 
 
-@dataclasses.dataclass(frozen=True)
-class Variance:
-    """`equal_bytes`: every file is byte for byte the other's. `largest_difference` and `largest_value` are of outputs on made-up rows at `opt`.
+def variance(first: Path, second: Path, rows: Batch | None = None) -> Rebuild:
+    """Compare two engine folders of one recipe on `rows` `{input: (N, ...)}`, by default made-up ones at the usual sizes.
 
-    Both are None where the engines cannot be run.
+    Where the target does not run here, files are compared and no row is run. Raises what opening the engines raises.
     """
-
-    equal_bytes: bool
-    differing_files: tuple[str, ...]
-    largest_difference: float | None
-    largest_value: float | None
-
-
-def variance(first: Path, second: Path) -> Variance:
-    """Compare two engine folders of one recipe. Raises what opening them raises, where their target runs here."""
     one, two = (engines.read_engine(folder) for folder in (first, second))
-    names = sorted(set(one.files) | set(two.files))
-    differing = tuple(name for name in names if one.files.get(name) != two.files.get(name))
+    differing = tuple(name for name in sorted(set(one.files) | set(two.files)) if one.files.get(name) != two.files.get(name))
     if engines.backend(one.target).unrunnable(one.target):
-        return Variance(not differing, differing, None, None)
-    outputs = [_run(folder, engine) for folder, engine in ((first, one), (second, two))]
-    largest = max(float(np.abs(outputs[0][name].astype(np.float64) - outputs[1][name]).max(initial=0)) for name in outputs[0])
-    return Variance(not differing, differing, largest, max(float(np.abs(array).max(initial=0)) for array in outputs[0].values()))
+        return Rebuild(0, differing, {}, None)
+    asked = probe(one.inputs, one.shapes) if rows is None else rows
+    first_answers, second_answers = (_answers(folder, asked) for folder in (first, second))
+    count = len(next(iter(first_answers.values())))
+    largest = [next(iter(answers.values())).reshape(count, -1).argmax(axis=1) for answers in (first_answers, second_answers)]
+    return Rebuild(
+        rows=count,
+        differing_files=differing,
+        sqnr_db_by_output={name: sqnr_db(array, second_answers[name]) for name, array in first_answers.items()},
+        agreement=float((largest[0] == largest[1]).mean()),
+    )
 
 
-def _run(folder: Path, engine: Engine) -> dict[str, np.ndarray]:
+def _answers(folder: Path, rows: Batch) -> dict[str, np.ndarray]:
+    """Outputs for `rows`, in batches of at most what the engine takes; a rest below what it takes is left out."""
     with engines.open_engine(folder) as session:
-        return session.run(probe(engine.inputs, engine.shapes))
+        allowed = session.engine.shapes[str(session.engine.inputs[0].shape[0])]
+        count = len(next(iter(rows.values())))
+        starts = [start for start in range(0, count, allowed.max) if count - start >= allowed.min]
+        parts = [session.run({name: array[start : start + allowed.max] for name, array in rows.items()}) for start in starts]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

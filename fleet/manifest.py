@@ -16,6 +16,8 @@ UNSIGNED = "none"
 """`signature` of a manifest that has none beside it."""
 SHARED_FILES = ("README.md", "labels.json", "preprocess.py", "warmup/rows.npz")
 TARGET_FILES = ("engine.json", "plan.json", "expected.npz", "evidence.json")
+RECORDS = {"engine_sha256": "engine.json", "plan_sha256": "plan.json", "evidence_sha256": "evidence.json"}
+"""What a target of the manifest says of its records: their digest is that of their canonical text, and so of their file."""
 MAX_MANIFEST_BYTES = 64 << 20
 
 
@@ -97,7 +99,7 @@ def path_fault(path: str) -> str | None:
 
 
 def check_layout(manifest: ReleaseManifest) -> None:
-    """Refuse paths that escape, and a manifest that lacks a file which a host needs."""
+    """Refuse paths that escape, a manifest that lacks a file which a host needs, and a target whose records are not those it names."""
     for path in manifest.files:
         if fault := path_fault(path):
             raise Refused("The manifest names a path it may not", where=shown(path), expected="a path inside the bundle", got=fault, next=KEEP)
@@ -106,3 +108,9 @@ def check_layout(manifest: ReleaseManifest) -> None:
         raise Refused("The manifest lacks files that a host needs", where=MANIFEST, expected=", ".join(missing), got="not listed", next=KEEP)
     if not manifest.targets:
         raise Refused("The bundle has no target", where=MANIFEST, expected="at least one engine", got="none", next=KEEP)
+    for target in manifest.targets:
+        for field, name in RECORDS.items():
+            listed, named = manifest.files[f"{target.folder}/{name}"].sha256, getattr(target, field)
+            if listed != named:
+                where = f"{MANIFEST}: {target.target}, {field}"
+                raise Refused("Records of the bundle do not belong together", where=where, expected=named, got=f"{name} {listed}", next=KEEP)

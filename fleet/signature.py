@@ -36,6 +36,11 @@ class PublicKey:
     fingerprint: str
     key: Any
 
+    @property
+    def said(self) -> str:
+        """How `verify` names it."""
+        return f"{self.path.name}, sha256 {self.fingerprint}"
+
     def signed(self, signature: bytes, message: bytes) -> bool:
         """Whether this key's owner signed `message` (ECDSA, FIPS 186-5)."""
         from cryptography.exceptions import InvalidSignature

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from fleet.contents import KEEP, differences, read_regular
+from fleet.identity import Identity, files_signed_by, load_identity
 from fleet.manifest import CHECKSUM, MANIFEST, SIGNATURE, UNSIGNED, check_layout, checked_manifest, checksum, parse_manifest
 from fleet.signature import PublicKey, load_key, signed_files
 from pipeline.digests import sha256_bytes
@@ -55,7 +56,7 @@ class Verified:
 
 
 def verify(bundle: str | os.PathLike[str], key: str | os.PathLike[str] | None = None, *, allow_unsigned: bool = False) -> Verified:
-    """Check a bundle folder's signature by `key` and each of its files, and return what may be loaded.
+    """Check a bundle folder's signature by `key` (a public key, or an identity as fleet/identity.py has it) and each file; return what may be loaded.
 
     `bundle` itself may be a symbolic link to a folder (a fleet's "current"); nothing inside may be one. `allow_unsigned`: go on
     without a key, knowing that whoever could write the folder could write all of it; the signature, if any, is then not checked.
@@ -68,7 +69,7 @@ def verify(bundle: str | os.PathLike[str], key: str | os.PathLike[str] | None = 
     if key is not None and allow_unsigned:
         raise ConfigError("A key and leave to go without one contradict each other", where="key, allow_unsigned", expected="one of them", got="both")
     folder = bundle_folder(bundle)
-    public = None if key is None else load_key(key)
+    public = None if key is None else load_identity(key) or load_key(key)
     content = checked_manifest(folder)
     signed = None if public is None else check_origin(folder, public, content)
     manifest = parse_manifest(content)
@@ -96,7 +97,7 @@ def verify(bundle: str | os.PathLike[str], key: str | os.PathLike[str] | None = 
             got=f"no key: {INTEGRITY_ONLY}",
             next="give --key PUB (fleet.open: key=...), or take the risk with --allow-unsigned (allow_unsigned=True)",
         )
-    origin = INTEGRITY_ONLY if public is None else f"signed ({manifest.signature}) by {public.path.name}, sha256 {public.fingerprint}"
+    origin = INTEGRITY_ONLY if public is None else f"signed ({manifest.signature}) by {public.said}"
     return Verified(folder, manifest, sha256_bytes(content), origin)
 
 
@@ -111,9 +112,9 @@ def bundle_folder(bundle: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def check_origin(folder: Path, key: PublicKey, manifest: bytes) -> dict[str, str]:
+def check_origin(folder: Path, key: PublicKey | Identity, manifest: bytes) -> dict[str, str]:
     """What `key` signed, path to sha256, once that holds this very manifest; raises Refused."""
-    signed = signed_files(folder, key)
+    signed = files_signed_by(folder, key) if isinstance(key, Identity) else signed_files(folder, key)
     if signed.get(MANIFEST) != sha256_bytes(manifest):
         raise Refused(
             "The signature is of another bundle, or the manifest was changed after it was signed",

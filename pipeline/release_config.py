@@ -21,15 +21,17 @@ class GatesConfig(Section):
     """Limits of the release. Latency limits are ratios; `trials` fresh processes a variant, extended to `max_trials`.
 
     `metric` is `top1`, `top5`, `f1` (macro), `spearman`, or `path/file.py:function` of yours: `metric(outputs, labels)` gives a score a row (N,)
-    or one number, higher is better. `max_drop` and `min_reference` are fractions for the first three, and in the metric's own unit otherwise.
-    `slices`: "class", and names of data.columns, by which drift is shown apart; `max_slice_drop` is the limit of each (null: shown, not judged).
+    or one number, higher is better. `max_drop`, `max_slice_drop` and `min_reference` are fractions for the first three, and in the metric's own
+    unit otherwise. `slices`: "class", and names of data.columns, by which drift is shown apart; `max_slice_drop` is the limit of each (null:
+    shown, not judged).
     `max_ready_ms` (process start to ready), `max_peak_rss_mb` and `max_engine_mb` (10^6 bytes) are judged where they are given.
     `runtimes_agree_db`: SQNR of the outputs that a second runtime must give; `calibration/agree.py` has the reason for the default.
+    `rebuild_agree_db`: the same of a second build by the same runtime, which may choose other kernels; null where a build takes too long.
     """
 
-    metric: str = "top1"
+    metric: str = TOP1
     slices: list[str] = Field(default=["class"])
-    max_slice_drop: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_slice_drop: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_ready_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_peak_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_engine_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -40,6 +42,7 @@ class GatesConfig(Section):
     int8_share: Annotated[float, Field(ge=0, le=1)]
     int8_speedup: Annotated[float, Field(gt=0)]
     runtimes_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
+    rebuild_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 20.0
     side_confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.999
     trials: PositiveInt = 15
     max_trials: PositiveInt = 30
@@ -54,8 +57,8 @@ class GatesConfig(Section):
 
     @model_validator(mode="after")
     def fractions(self) -> GatesConfig:
-        if self.metric in CLASS_METRICS and not (self.max_drop < 1 and 0 <= (self.min_reference or 0) <= 1):
-            raise ValueError(f"gates.max_drop and gates.min_reference are fractions for {self.metric}: between 0 and 1")
+        if self.metric in CLASS_METRICS and not (self.max_drop < 1 and (self.max_slice_drop or 0) < 1 and 0 <= (self.min_reference or 0) <= 1):
+            raise ValueError(f"gates.max_drop, gates.max_slice_drop and gates.min_reference are fractions for {self.metric}: between 0 and 1")
         return self
 
     @model_validator(mode="after")
@@ -66,10 +69,24 @@ class GatesConfig(Section):
 
 
 class SignConfig(Section):
-    """`key`: an elliptic-curve private key in PEM. `development`: made there when missing, and called so in the manifest."""
+    """`key`: an elliptic-curve private key in PEM. `development`: made there when missing, and called so in the manifest.
 
-    key: Annotated[str, Field(min_length=1)]
+    `keyless: true` instead of a key: by the identity that a CI gives its job, through Sigstore, where there is a network. `trust_config`: a JSON
+    file that names another Sigstore than the public one.
+    """
+
+    key: Annotated[str, Field(min_length=1)] | None = None
     development: bool = False
+    keyless: bool = False
+    trust_config: str | None = None
+
+    @model_validator(mode="after")
+    def one_way(self) -> SignConfig:
+        if (self.key is None) == (not self.keyless):
+            raise ValueError("release.sign takes either release.sign.key or keyless: true")
+        if (self.keyless and self.development) or (self.trust_config and not self.keyless):
+            raise ValueError("development belongs to release.sign.key, trust_config to keyless: true")
+        return self
 
 
 class WaiverConfig(Section):

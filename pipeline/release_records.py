@@ -15,16 +15,36 @@ from pipeline.warmup_records import ColdStartReport, StepGain
 
 @dataclasses.dataclass(frozen=True)
 class SliceDrift(Record):
-    """The validation rows that have one `value` of `of` ("class", or a column of `gates.slices`): shares that are right, rows lost and gained."""
+    """The validation rows that have one `value` of `of` ("class", or a column of `gates.slices`).
+
+    A metric that is right or wrong for each row: shares that are right, rows `lost` and `gained`. Any other: both null, values in the metric's
+    unit, and the drop's interval at 95 % a side (`interval`) and after Bonferroni for the number of slices (`corrected`); `fault` says why one
+    is null.
+    """
 
     of: str
     value: str
     rows: int
-    reference_value: float
-    engine_value: float
-    lost: int
-    gained: int
+    reference_value: float | None
+    engine_value: float | None
+    lost: int | None
+    gained: int | None
     agreement: float | None
+    interval: Interval | None = None
+    corrected: Interval | None = None
+    fault: str = ""
+
+    @property
+    def name(self) -> str:
+        """For example "class 7"."""
+        return f"{self.of} {self.value}"
+
+    @property
+    def drop(self) -> float | None:
+        """The reference's value less the engine's; null where the metric says nothing of these rows."""
+        if self.lost is not None and self.gained is not None:
+            return (self.lost - self.gained) / self.rows
+        return None if self.reference_value is None or self.engine_value is None else self.reference_value - self.engine_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +70,12 @@ class DriftReport(Record):
     values and `drop` (reference - engine) are in the metric's unit, and `interval` and `reference_interval` hold their bounds.
     `method` says which. `agreement` is null without classes; `sqnr_db` is that of the worst output, null where none differs.
     `kl_divergence`: mean over rows of KL(reference || engine) of the softmax of the first output, in nats; null without classes.
-    `slices` need a metric that is right or wrong for each row; `channel_sqnr_db` is by place along axis 1 of the first output.
+    `channel_sqnr_db` is by place along axis 1 of the first output.
     `worst` are the rows that moved most, those that were lost first. `batch_sqnr_db`: by batch size, the engine's answers against its own in the
     largest batch, null where they are equal.
     """
 
-    SCHEMA: ClassVar[str] = "qwarm.drift/2"
+    SCHEMA: ClassVar[str] = "qwarm.drift/3"
     metric: str
     validation_rows: int
     validation_root: str
@@ -78,10 +98,38 @@ class DriftReport(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Validation(Record):
-    """What `validate@target` measured of one engine on one machine: accuracy, latency, a second runtime's answers, and which hop lost what."""
+class Rebuild(Record):
+    """A second build of one recipe, held to the first on the same rows; none where the target does not run. SQNR is null for an equal output.
 
-    SCHEMA: ClassVar[str] = "qwarm.validation/2"
+    `agreement`: share of rows with the same largest value of the first output.
+    """
+
+    rows: int
+    differing_files: tuple[str, ...]
+    sqnr_db_by_output: dict[str, float | None]
+    agreement: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddingCost(Record):
+    """A request of `size` along `axis` that a host pads to the warmed `padded_to`: steady medians, and the first request at its own size, cold."""
+
+    axis: str
+    size: int
+    padded_to: int
+    padded_ms: float
+    own_ms: float
+    own_first_ms: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation(Record):
+    """What `validate@target` measured of one engine on one machine.
+
+    Accuracy, latency, a second runtime's answers, which hop lost what, a second build's answers, and what padding costs.
+    """
+
+    SCHEMA: ClassVar[str] = "qwarm.validation/3"
     target: str
     bound_to: dict[str, str]
     drift: DriftReport
@@ -90,6 +138,9 @@ class Validation(Record):
     engine_bytes: int
     agreement: Agreement
     attribution: Attribution
+    rebuild: Rebuild | None
+    """Null where nobody asked for a second build."""
+    padding: tuple[PaddingCost, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +176,7 @@ class Details(Record):
     drift: DriftReport
     census: Census | None
     bands: tuple[LatencyBand, ...]
+    padding: tuple[PaddingCost, ...] = ()
     gains: tuple[StepGain, ...] = ()
 
 

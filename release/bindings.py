@@ -14,7 +14,7 @@ from pipeline.records import Evidence, ExportedModel, Platform, Roles
 MEASURING = (
     "pipeline", "engines", "warmup", "calibration/agree.py", "calibration/exposing.py", "calibration/hops.py", "calibration/parity.py",
     "calibration/runtime.py", "release/drift.py", "release/drift_details.py",
-    "release/known_metrics.py", "release/metric.py", "release/paired.py", "stages/agreement.py",
+    "release/known_metrics.py", "release/metric.py", "release/paired.py", "release/slice_drift.py", "stages/agreement.py",
     "stages/validate.py",
 )  # fmt: skip
 """The code that takes a measurement: each is a dependency of `validate@T`, so that a change there measures again."""

@@ -18,6 +18,7 @@ from release import signing, slsa
 from release.contents import AGAIN, Content, as_file, belongs
 from release.host_preprocess import host_preprocess
 from release.host_readme import render
+from release.keyless import Keyless
 from release.private_paths import refuse_private_paths
 from warmup.plan import batch_axis, expected_name
 
@@ -41,7 +42,7 @@ def pack(
     additions: Mapping[str, Content] | None = None,
     staging: str | Path | None = None,
     private: Iterable[str | Path] = (),
-    key: signing.SigningKey | None = None,
+    key: signing.SigningKey | Keyless | None = None,
 ) -> Path:
     """Write `releases`/<name>-<version>/ whole, or raise and leave the previous one byte for byte as it was.
 

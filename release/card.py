@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.records import Evidence, ExportedModel, Roles
-from release.summary import figure_text, interval_text
+from pipeline.records import DriftReport, Evidence, ExportedModel, Roles, SliceDrift
 from release.tables import table
+from release.texts import figure_text, interval_text
 
 SAYS_NOTHING = "The owner says nothing of intended use, limits and licence: name a Markdown file in `release.card` (params.yaml)."
 SHOWN = 20
@@ -35,14 +35,29 @@ def card(
         rows = [(check.name, check.verdict.name, figure_text(check), interval_text(check)) for check in evidence.checks]
         text += table(("check", "verdict", "figure", "interval"), rows)
         text += [f"\n**Waived**: {check.name}: {check.waived}" for check in evidence.checks if check.waived]
-        parts = evidence.details.drift.slices if evidence.details else ()
-        if parts:
-            worst = sorted(parts, key=lambda part: part.engine_value)[:SHOWN]
-            weak = [
-                (f"{part.of} {part.value}", str(part.rows), f"{part.reference_value:.2%}", f"{part.engine_value:.2%}", f"{part.lost}, {part.gained}")
-                for part in worst
-            ]
-            text += ["", "Weakest slices:", "", *table(("slice", "rows", "FP32", "INT8", "lost, gained"), weak)]
+        text += _weakest(evidence.details.drift) if evidence.details else []
     text += ["", "## What was not shown", "", "Rows unlike those of the validation role, and hosts unlike those that measured, were not tried."]
     text += [f"- {target}: {reason}" for target, reason in sorted(left_out.items())]
     return "\n".join(text) + "\n"
+
+
+def _weakest(drift: DriftReport) -> list[str]:
+    parts = sorted((part for part in drift.slices if part.engine_value is not None), key=lambda part: part.engine_value or 0.0)[:SHOWN]
+    if not parts:
+        return []
+
+    def flips(part: SliceDrift) -> str:
+        return "-" if part.lost is None else f"{part.lost}, {part.gained}"
+
+    value = "{:.4g}".format if drift.lost is None else "{:.2%}".format
+    rows = [
+        (
+            part.name,
+            str(part.rows),
+            value(part.reference_value),
+            value(part.engine_value),
+            f"{part.lost}, {part.gained}" if part.lost is not None else "-",
+        )
+        for part in parts
+    ]
+    return ["", "Weakest slices:", "", *table(("slice", "rows", "FP32", "INT8", "lost, gained"), rows)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.records import Check, Evidence, ReleaseManifest, Verdict
 from pipeline.strict import Record
-from release.summary import figure_text, interval_text
+from release.texts import figure_text, interval_text
 
 BETTER, WORSE, UNSHOWN, OTHER = "better", "worse", "no difference shown", "changed"
 

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.records import Census, Check, DriftReport, LatencyBand
+from pipeline.records import Census, Check, DriftReport, Interval, LatencyBand
 from release import paired
-from release.slice_check import SIDE, name
+from release.metric import SIDE
+from release.slice_check import bounds
+from release.texts import metric_unit
 
 WIDTH = 420
 COLOURS = {"cold": "#b3541e", "warm": "#1f6f54", "float": "#5b6b8c", "INT8": "#1f6f54", "other": "#b3541e"}
@@ -17,13 +19,18 @@ SHOWN = 40
 
 
 def drift(report: DriftReport, checks: Sequence[Check]) -> str:
-    """The drop over all rows and in each slice, in points, each with its interval of two one-sided 95 % bounds, and the limits."""
-    limits = {check.name: check.limit for check in checks if check.limit is not None}
-    rows: list[dict[str, Any]] = []
+    """The drop over all rows and in each slice, each with its interval of two one-sided 95 % bounds, and the limits.
+
+    In percentage points where the metric is right or wrong for each row, else in the metric's own unit.
+    """
+    scale, unit, whole = 1.0, metric_unit(report.metric), report.interval
     if report.lost is not None and report.gained is not None:
-        rows.append(_drop("all rows", report.lost, report.gained, report.validation_rows))
-    parts = sorted(report.slices, key=lambda part: (part.gained - part.lost) / part.rows)[:SHOWN]
-    rows += [_drop(f"{name(part)} ({part.rows})", part.lost, part.gained, part.rows) for part in parts]
+        scale, unit = 100.0, "percentage points"
+        whole = paired.compare(report.lost, report.gained, report.validation_rows, SIDE)
+    limits = {check.name: check.limit for check in checks if check.limit is not None}
+    rows = [_drop("all rows", report.drop, whole, scale)] if whole is not None else []
+    parts = sorted(report.slices, key=lambda part: -(part.drop or 0))[:SHOWN]
+    rows += [_drop(f"{part.name} ({part.rows})", part.drop, found, scale) for part in parts if part.drop is not None and (found := bounds(part))]
     if not rows:
         return ""
     import altair as alt
@@ -31,22 +38,21 @@ def drift(report: DriftReport, checks: Sequence[Check]) -> str:
     order = [row["of"] for row in rows]
     base = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("of:N", sort=order, title=None))
     layers = [
-        base.mark_rule(strokeWidth=2, color="#5b6b8c").encode(x=alt.X("low:Q", title="drop of INT8 against FP32, percentage points"), x2="high:Q"),
+        base.mark_rule(strokeWidth=2, color="#5b6b8c").encode(x=alt.X("low:Q", title=f"drop of INT8 against FP32, {unit}"), x2="high:Q"),
         base.mark_point(filled=True, size=45, color="#1d2430").encode(x="drop:Q"),
         alt.Chart(alt.Data(values=[{"zero": 0}])).mark_rule(color="#9aa3b2").encode(x="zero:Q"),
     ]
-    drawn = [(limits.get("accuracy_drop"), "#a3201d"), (limits.get("worst_slice"), "#d98e04")]
+    drawn = [(limits.get("accuracy_drop", limits.get("metric_drop")), "#a3201d"), (limits.get("worst_slice"), "#d98e04")]
     layers += [
-        alt.Chart(alt.Data(values=[{"limit": 100 * limit}])).mark_rule(strokeDash=[5, 3], color=colour).encode(x="limit:Q")
+        alt.Chart(alt.Data(values=[{"limit": scale * limit}])).mark_rule(strokeDash=[5, 3], color=colour).encode(x="limit:Q")
         for limit, colour in drawn
         if limit is not None
     ]
     return svg(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(17)))
 
 
-def _drop(of: str, lost: int, gained: int, rows: int) -> dict[str, Any]:
-    interval = paired.compare(lost, gained, rows, SIDE)
-    return {"of": of, "drop": 100 * (lost - gained) / rows, "low": 100 * interval.low, "high": 100 * interval.high}
+def _drop(of: str, drop: float, interval: Interval, scale: float) -> dict[str, Any]:
+    return {"of": of, "drop": scale * drop, "low": scale * interval.low, "high": scale * interval.high}
 
 
 def latency(bands: Sequence[LatencyBand]) -> str:
@@ -75,7 +81,8 @@ def cold_start(bands: Sequence[LatencyBand]) -> str:
             rows.append({"variant": band.variant, "phase": phase, "place": place, "from": begun, "to": end})
             begun = end
         rows.append({"variant": band.variant, "phase": "first request", "place": 9, "from": begun, "to": begun + band.median_ms[0]})
-    rows = [row for row in rows if row["to"] > row["from"]]
+    shown = max((row["to"] for row in rows), default=0.0) / WIDTH  # less than a pixel is no bar, only a line in the legend
+    rows = [row for row in rows if row["to"] - row["from"] > shown]
     if not rows:
         return ""
     import altair as alt
@@ -84,7 +91,7 @@ def cold_start(bands: Sequence[LatencyBand]) -> str:
     colour = alt.Color("phase:N", sort=phases, title=None, scale=alt.Scale(domain=phases, scheme="tableau10"))
     encoded = alt.Chart(alt.Data(values=rows)).encode(
         y=alt.Y("variant:N", sort=["cold", "warm", "float"], title=None),
-        x=alt.X("from:Q", title="ms since the process was started"),
+        x=alt.X("from:Q", title="ms since the process was started", axis=alt.Axis(tickCount=7)),
         x2="to:Q",
         color=colour,
     )

@@ -17,7 +17,7 @@ def data_section(roles: Roles, cost: LeakCost | None) -> list[str]:
     text = ["## Data roles", "", "No content and no group plays two roles; each root is the Merkle tree hash of the role's rows.", ""]
     rows = []
     for name, role in roles.roles.items():
-        labels = ", ".join(f"{label} {count}" for label, count in list(role.labels.items())[:SHOWN]) + (" ..." if len(role.labels) > SHOWN else "")
+        labels = ", ".join(f"{label}: {count}" for label, count in list(role.labels.items())[:SHOWN]) + (" ..." if len(role.labels) > SHOWN else "")
         rows.append((name, str(len(role.rows)), role.source, labels, f"`{role.merkle_root[:16]}`"))
     text += table(("role", "rows", "source", "labels", "Merkle root"), rows)
     leak = ["### What a leak would have cost", "", *cost_lines(cost), ""] if cost else []

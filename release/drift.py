@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.records import DriftReport, SliceDrift
+from pipeline.records import DriftReport
+from pipeline.release_config import TOP1
 from release import drift_details as details
 from release import metric as own
+from release import slice_drift
 from release.paired import METHOD
-
-TOP1 = "top1"
 
 
 def measure(
@@ -66,15 +66,15 @@ def measure(
         "channel_sqnr_db": details.by_channel(reference[first], engine[first], first),
         "worst": details.worst(reference[first], engine[first], labels, class_names if scores else None),
     }
+    same = chosen == rechosen if classes else None
+    named = details.parts(slices or {}, labels if classes else None, class_names, rows)
     if function is None:
         if labels is None:
             raise DataError("There are no labels to be right about", where="validation rows", expected="class indices (N,)", got="no label column")
-        parts = details.parts(slices or {}, labels, class_names, rows)
-        return _right_or_wrong(np.equal(chosen, labels), np.equal(rechosen, labels), shared, parts, chosen == rechosen)
-    same = chosen == rechosen if classes else None
+        return _right_or_wrong(np.equal(chosen, labels), np.equal(rechosen, labels), shared, named, same)
     scored = own.compare(function, metric, reference, engine, labels, rows)
     if scored.right is not None:
-        return _right_or_wrong(*scored.right, shared, details.parts(slices or {}, labels if classes else None, class_names, rows), same)
+        return _right_or_wrong(*scored.right, shared, named, same)
     return DriftReport(
         **shared,
         reference_value=scored.reference,
@@ -82,30 +82,18 @@ def measure(
         lost=None,
         gained=None,
         drop=scored.reference - scored.engine,
-        interval=scored.interval,
-        reference_interval=scored.reference_interval,
+        interval=scored.interval(own.SIDE),
+        reference_interval=scored.reference_interval(own.SIDE),
         method=scored.method,
+        slices=tuple(slice_drift.scored(function, metric, reference, engine, labels, named, same)),
     )
 
 
 def _right_or_wrong(
-    right: np.ndarray, still_right: np.ndarray, shared: dict[str, Any], parts: Mapping[tuple[str, str], np.ndarray], same: np.ndarray | None
+    right: np.ndarray, still_right: np.ndarray, shared: dict[str, Any], parts: slice_drift.Parts, same: np.ndarray | None
 ) -> DriftReport:
     """The report of a metric that is right or wrong for each row; the gate computes the exact interval from the counts."""
     rows = len(right)
-    found = [
-        SliceDrift(
-            of=of,
-            value=value,
-            rows=int(part.sum()),
-            reference_value=float(right[part].mean()),
-            engine_value=float(still_right[part].mean()),
-            lost=int((right & ~still_right & part).sum()),
-            gained=int((~right & still_right & part).sum()),
-            agreement=None if same is None else float(same[part].mean()),
-        )
-        for (of, value), part in parts.items()
-    ]
     lost, gained = int((right & ~still_right).sum()), int((~right & still_right).sum())
     return DriftReport(
         **shared,
@@ -117,7 +105,7 @@ def _right_or_wrong(
         interval=None,
         reference_interval=None,
         method=METHOD,
-        slices=tuple(found),
+        slices=slice_drift.right_or_wrong(right, still_right, parts, same),
     )
 
 

@@ -40,7 +40,7 @@ def figures_of(validation: Validation) -> dict[str, float]:
         "ready_ms": median(tuple(trial.phases_ms["ready"] for trial in warm if "ready" in trial.phases_ms)),
         "peak_rss_mb": max((trial.peak_rss_mb for trial in warm), default=None),
         "engine_mb": validation.engine_bytes / 1e6,
-        "worst_slice_drop": max(((part.lost - part.gained) / part.rows for part in drift.slices), default=None),
+        "worst_slice_drop": max((part.drop for part in drift.slices if part.drop is not None), default=None),
         "kl_divergence": drift.kl_divergence,
     }
     return {name: value for name, value in figures.items() if value is not None}

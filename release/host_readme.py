@@ -79,7 +79,7 @@ def render(
     if left_out:
         parts += ["## Targets left out\n", *(f"- {target}: {reason}" for target, reason in sorted(left_out.items())), ""]
     parts += ["## Size\n", *table(("part", "MB"), ((part, f"{size / 1e6:.3f}") for part, size in sorted(sizes.items()))), ""]
-    signed = [("signature.sigstore.json", "who made all of this: OpenSSF model-signing over every file; `model_signing verify key` reads it too")]
+    signed = [("signature.sigstore.json", "who made all of this: OpenSSF model-signing over every file; `model_signing verify` reads it too")]
     parts += ["## What is inside\n", *table(("file", "what it is"), inside(labels) + signed * (signature != "none")), ""]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -92,6 +92,11 @@ def trust(signature: str) -> dict[str, str]:
     if "development" in signature:
         text = "This bundle is signed with a development key, which its own pipeline made: enough to try, no proof of who made it."
         return {"trust": text, "origin": "--key development.pub", "argument": 'key="development.pub"'}
+    if "sigstore" in signature:
+        text = (
+            'This bundle is signed by an identity, without a key: write what its maker tells you, {"identity": ..., "issuer": ...}, to release.json.'
+        )
+        return {"trust": text, "origin": "--key release.json", "argument": 'key="release.json"'}
     return {"trust": "This bundle is signed; ask its maker for the public key.", "origin": "--key release.pub", "argument": 'key="release.pub"'}
 
 

@@ -11,6 +11,7 @@ from pipeline.loading import load_object
 from pipeline.release_config import TOP1
 from release.metric import Metric
 
+F1 = "f1"
 TOP = 5
 
 
@@ -18,7 +19,7 @@ def function(name: str) -> Metric | None:
     """The function behind `gates.metric`; None for top-1, which `release.drift` counts itself. Raises ConfigError for one that cannot be loaded."""
     if name == TOP1:
         return None
-    known: dict[str, Metric] = {"top5": top5, "f1": f1, "spearman": spearman}
+    known: dict[str, Metric] = {"top5": top5, F1: f1, "spearman": spearman}
     return known[name] if name in known else load_object(name)
 
 
@@ -33,10 +34,14 @@ def top5(outputs: Mapping[str, np.ndarray], labels: np.ndarray | None) -> np.nda
 def f1(outputs: Mapping[str, np.ndarray], labels: np.ndarray | None) -> float:
     """Macro F1 of the largest score of the first output (N, C), over the classes that occur as a label or as an answer."""
     scores, labels = _scores(outputs, labels)
-    answers, classes = scores.argmax(axis=1), scores.shape[1]
+    return float(np.nanmean(class_f1(scores.argmax(axis=1), labels, scores.shape[1])))
+
+
+def class_f1(answers: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """F1 of each class (C,) from answers and labels (N,); NaN for a class that is neither."""
     hits = np.bincount(labels[answers == labels], minlength=classes)
     total = np.bincount(labels, minlength=classes) + np.bincount(answers, minlength=classes)
-    return float((2 * hits[total > 0] / total[total > 0]).mean())
+    return np.divide(2 * hits, total, out=np.full(classes, np.nan), where=total > 0)
 
 
 def spearman(outputs: Mapping[str, np.ndarray], labels: np.ndarray | None) -> float:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +18,11 @@ from pipeline.verdicts import Interval
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[dict[str, np.ndarray], "np.ndarray | None"], Any]
 
+SIDE = 0.95
+"""Confidence a side of drift's intervals."""
 RESAMPLES, SEED = 2000, 0
+TAIL = 2
+"""Fewest resamples beyond a bound that show it: 2000 of them bound a difference at 99.9 % a side at most."""
 LEAST_ROWS = 20
 """Fewer paired rows give neither a mean nor a resample that deserves an interval."""
 GROUPS = 100
@@ -29,19 +32,47 @@ WHOLE = f"paired bootstrap over rows, BCa, {RESAMPLES} resamples (Efron 1987, JA
 NO_DIFFERENCE = "; no row differed, so the bounds are those of an unseen difference (0 in n rows: 1 - alpha^(1/n)) times the largest score"
 
 
-@dataclasses.dataclass(frozen=True)
-class Scored:
-    """Both values, and the interval of their difference (reference - engine) and of the reference's value.
+class ByRow:
+    """One score a row from both engines, (rows,) each."""
 
-    `right`: for scores that are all 0 or 1, whether each row is right in the reference and in the engine; such rows have an exact method.
-    """
+    def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
+        self.first, self.second = first, second
+        self.reference, self.engine = float(first.mean()), float(second.mean())
+        self.right = (first == 1, second == 1) if all(np.isin(values, (0.0, 1.0)).all() for values in (first, second)) else None
+        """For scores that are all 0 or 1, whether each row is right in the reference and in the engine; such rows have an exact method."""
+        self.method = BY_ROW if np.ptp(first - second) else BY_ROW + NO_DIFFERENCE
 
-    reference: float
-    engine: float
-    interval: Interval
-    reference_interval: Interval
-    method: str
-    right: tuple[np.ndarray, np.ndarray] | None = None
+    def interval(self, side: float) -> Interval | None:
+        """Of the difference, reference less engine, at `side` confidence a side."""
+        return _mean_interval(self.first - self.second, side, float(np.abs(np.concatenate([self.first, self.second])).max()))
+
+    def reference_interval(self, side: float) -> Interval:
+        """Of the reference's value."""
+        return _mean_interval(self.first, side, 0.0)
+
+
+class Whole:
+    """One number for all rows from both engines. `drawn`, `left`: the reference's value and the difference, on each resample and jackknife group."""
+
+    right = None
+
+    def __init__(self, reference: float, engine: float, drawn: np.ndarray, left: np.ndarray, rows: int) -> None:
+        self.reference, self.engine, self.drawn, self.left, self.rows = reference, engine, drawn, left, rows
+        self.method = WHOLE if np.ptp(drawn[:, 1]) else WHOLE + NO_DIFFERENCE
+
+    def interval(self, side: float) -> Interval | None:
+        """Of the difference, reference less engine; None for a confidence that so few resamples do not show."""
+        difference = self.reference - self.engine
+        if not np.ptp(self.drawn[:, 1]):
+            reach = _unseen(self.rows, side) * max(abs(self.reference), abs(self.engine))
+            return Interval(difference - reach, difference + reach, side)
+        if (1 - side) * len(self.drawn) < TAIL:
+            return None
+        return _bca(self.drawn[:, 1], self.left[:, 1], difference, side)
+
+    def reference_interval(self, side: float) -> Interval:
+        """Of the reference's value."""
+        return _bca(self.drawn[:, 0], self.left[:, 0], self.reference, side)
 
 
 def scores(metric: Metric, name: str, outputs: Outputs, labels: np.ndarray | None, rows: int) -> float | np.ndarray:
@@ -72,17 +103,13 @@ def scores(metric: Metric, name: str, outputs: Outputs, labels: np.ndarray | Non
     return array if array.ndim else float(array)
 
 
-def compare(metric: Metric, name: str, reference: Outputs, engine: Outputs, labels: np.ndarray | None, rows: int, side: float = 0.95) -> Scored:
-    """Score both engines on the same rows; intervals hold at `side` confidence a side. Raises DataError as `scores`, and for too few rows."""
+def compare(metric: Metric, name: str, reference: Outputs, engine: Outputs, labels: np.ndarray | None, rows: int) -> ByRow | Whole:
+    """Score both engines on the same rows. Raises DataError as `scores`, and for too few rows."""
     if rows < LEAST_ROWS:
         raise DataError("There are too few rows for a metric", where="validation rows", expected=f"{LEAST_ROWS} or more", got=str(rows))
     first, second = (scores(metric, name, outputs, labels, rows) for outputs in (reference, engine))
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-        interval, unseen = _mean_interval(first - second, side, float(np.abs(np.concatenate([first, second])).max()))
-        own, _ = _mean_interval(first, side, 0.0)
-        binary = all(np.isin(values, (0.0, 1.0)).all() for values in (first, second))
-        right = (first == 1, second == 1) if binary else None
-        return Scored(float(first.mean()), float(second.mean()), interval, own, BY_ROW + unseen, right)
+        return ByRow(first, second)
     if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
         raise _wrong(name, "the same kind of answer for both engines", "scores for one and a number for the other")
 
@@ -94,7 +121,7 @@ def compare(metric: Metric, name: str, reference: Outputs, engine: Outputs, labe
         return float(values[0]), float(values[0]) - float(values[1])
 
     try:
-        drawn = _resampled(pair, rows)
+        drawn = resampled(pair, rows)
     except DataError as error:
         raise DataError(
             f"{error.what}, on a resample of the rows",
@@ -103,23 +130,22 @@ def compare(metric: Metric, name: str, reference: Outputs, engine: Outputs, labe
             got=error.got,
             next="let it give one score a row, or a finite number for any choice of rows",
         ) from error
-    groups = np.array_split(np.random.default_rng(SEED).permutation(rows), min(rows, GROUPS))
-    left = np.array([pair(np.setdiff1d(np.arange(rows), group)) for group in groups])
-    own = _bca(drawn[:, 0], left[:, 0], first, side)
-    interval = _bca(drawn[:, 1], left[:, 1], first - second, side)
-    if not np.ptp(drawn[:, 1]):
-        reach = _unseen(rows, side) * max(abs(first), abs(second))
-        return Scored(first, second, Interval(first - second - reach, first - second + reach, side), own, WHOLE + NO_DIFFERENCE)
-    return Scored(first, second, interval, own, WHOLE)
+    return Whole(first, second, drawn, left_out(pair, rows), rows)
 
 
-def _mean_interval(values: np.ndarray, side: float, largest: float) -> tuple[Interval, str]:
+def rows_to_decide(figure: float, interval: Interval, limit: float, rows: int) -> int | None:
+    """About how many rows in all would bring the bound to the limit, if new rows are like these `rows`; None where the figure is the limit itself."""
+    reach, gap = max(interval.high - figure, figure - interval.low), abs(limit - figure)
+    return math.ceil(rows * (reach / gap) ** 2) if gap > 0 else None
+
+
+def _mean_interval(values: np.ndarray, side: float, largest: float) -> Interval:
     mean, rows = float(values.mean()), len(values)
     if not np.ptp(values):
         reach = _unseen(rows, side) * largest
-        return Interval(mean - reach, mean + reach, side), NO_DIFFERENCE
-    reach = float(special.stdtrit(rows - 1, side)) * float(values.std(ddof=1)) / math.sqrt(rows)
-    return Interval(mean - reach, mean + reach, side), ""
+    else:
+        reach = float(special.stdtrit(rows - 1, side)) * float(values.std(ddof=1)) / math.sqrt(rows)
+    return Interval(mean - reach, mean + reach, side)
 
 
 def _unseen(rows: int, side: float) -> float:
@@ -127,10 +153,16 @@ def _unseen(rows: int, side: float) -> float:
     return float(1 - (1 - side) ** (1 / rows))
 
 
-def _resampled(pair: Callable[[np.ndarray], tuple[float, float]], rows: int) -> np.ndarray:
-    """(resamples, 2): the reference's value and the difference, on rows drawn with replacement."""
+def resampled(pair: Callable[[np.ndarray], Any], rows: int) -> np.ndarray:
+    """(resamples, ...): `pair`, the reference's value and the difference, of rows drawn with replacement."""
     random = np.random.default_rng(SEED)
     return np.array([pair(random.integers(0, rows, rows)) for _ in range(RESAMPLES)])
+
+
+def left_out(pair: Callable[[np.ndarray], Any], rows: int) -> np.ndarray:
+    """(groups, ...): the same of all rows but one group at a time (the jackknife)."""
+    groups = np.array_split(np.random.default_rng(SEED).permutation(rows), min(rows, GROUPS))
+    return np.array([pair(np.setdiff1d(np.arange(rows), group)) for group in groups])
 
 
 def _bca(drawn: np.ndarray, left_out: np.ndarray, observed: float, side: float) -> Interval:

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import Choice, DriftReport, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, DriftReport, Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
 from release import charts, compatibility, warmup_plots
 from release.agreement import loss_text
 from release.changes import Change
 from release.data_report import data_section
 from release.report import headline
-from release.summary import figure_text, interval_text, limit_text, lines
+from release.summary import lines
+from release.texts import figure_text, interval_text, limit_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 Inputs = Mapping[int, Mapping[str, list[str]]]
@@ -35,7 +36,7 @@ def render(
     since: tuple[str, Sequence[Change]] | None,
     made_from: Mapping[str, str],
     now: datetime.datetime,
-    platforms: Mapping[str, Platform] | None = None,
+    key_fields: Mapping[str, Mapping[str, str]] | None = None,
     choices: Sequence[Choice] = (),
     signers: Mapping[str, str | None] | None = None,
 ) -> str:
@@ -64,7 +65,7 @@ def render(
         parity=exported.parity,
         since=since,
         made_from=made_from,
-        compatibility=(compatibility.HEADER, compatibility.rows(evidences, platforms or {})),
+        compatibility=(compatibility.HEADER, compatibility.rows(evidences, key_fields or {})),
         now=now.strftime("%Y-%m-%d %H:%M UTC"),
     )
 
@@ -86,12 +87,14 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         "ships": evidence.ships,
         "checks": checks,
         "lines": lines(evidence) if figures else [],
+        "glance": _glance(figures),
         "machine": evidence.machine if figures else {},
         "measured": f"{measured:%Y-%m-%d %H:%M}, {age(now - measured)}" if figures else "never",
         "loss": loss_text(evidence.attribution) if evidence.attribution else "",
         "drift": "",
         "drawings": [],
         "worst": [],
+        "padding": (),
         "absent": "" if details else f"Nothing is drawn of {evidence.target}: {evidence.reason}",
     }
     if details is not None:
@@ -108,8 +111,21 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
         found["worst"] = [
             {"row": row, "input": inputs.get(row.place) if not isinstance(inputs, str) else None} for row in details.drift.worst
         ]  # fmt: skip
+        found["padding"] = details.padding
         found["drift"] = _drift_line(details.drift)
         found["no_inputs"] = inputs if isinstance(inputs, str) else ""
+    return found
+
+
+def _glance(figures: Mapping[str, float]) -> list[str]:
+    """Both accuracies, the speed-up, the steady p50 and the first request in the fewest words."""
+    accuracy = "{float_metric:.4g}, {int8_metric:.4g}" if "float_metric" in figures else "{float_accuracy:.2%}, {int8_accuracy:.2%}"
+    found = []
+    for text in (accuracy, "{speedup:.2f}x", "{steady_p50_ms:.3g} ms", "{warm_first_over_p50:.2f}x p50"):
+        try:
+            found.append(text.format(**figures))
+        except KeyError:
+            found.append("-")
     return found
 
 

@@ -149,6 +149,14 @@ def compare(lost: int, gained: int, rows: int, side_confidence: float = 0.95) ->
     return Interval(low=low, high=upper_bound(int(lost), int(gained), int(rows), side_confidence), side_confidence=side_confidence)
 
 
+def mcnemar(lost: int, gained: int) -> float:
+    """Two-sided exact p-value of McNemar's test (1947, Psychometrika 12:153-157): that a flip is as likely lost as gained, by the binomial.
+
+    It tells whether there is a difference; how large it may be, and so the gate, is `compare`'s.
+    """
+    return 1.0 if lost == gained else min(1.0, 2 * float(special.bdtr(min(lost, gained), lost + gained, 0.5)))
+
+
 def decide(lost: int, gained: int, rows: int, max_drop: float, side_confidence: float = 0.95) -> Verdict:
     """PASS when the upper bound is within `max_drop`, FAIL when the lower bound is beyond it, else UNDECIDED."""
     return judge(compare(lost, gained, rows, side_confidence), max_drop)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, Platform, QuantizedModel, Roles
+from pipeline.records import Choice, Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
 from release import compatibility
 from release.agreement import loss_text
 from release.data_report import data_section
-from release.summary import figure_text, interval_text, limit_text, lines
+from release.summary import lines
 from release.tables import table
+from release.texts import figure_text, interval_text, limit_text
 
 
 def headline(name: str, version: str, evidences: Sequence[Evidence]) -> str:
@@ -22,7 +23,11 @@ def headline(name: str, version: str, evidences: Sequence[Evidence]) -> str:
         return f"**{name} {version} is refused**: {', '.join(refusing)} refuses it."
     if not shipping:
         return f"**{name} {version} is refused**: no target ships."
-    return f"**{name} {version} may ship** for {', '.join(shipping)}" + (f"; left out: {', '.join(left)}." if left else ".")
+    parts = [f"**{name} {version} may ship** for {', '.join(shipping)}"]
+    parts += [f"left out: {', '.join(left)}"] if left else []
+    open_checks = [f"{check.name} of {evidence.target}" for evidence in evidences if evidence.ships for check in evidence.checks if check.excused]
+    parts += [f"not decided on that machine: {', '.join(open_checks)}"] if open_checks else []
+    return "; ".join(parts) + "."
 
 
 def target_section(evidence: Evidence) -> list[str]:
@@ -41,6 +46,12 @@ def target_section(evidence: Evidence) -> list[str]:
         text += ["", "What would decide:", *deciding]
     if evidence.attribution is not None:
         text += ["", loss_text(evidence.attribution)]
+    if evidence.details is not None and evidence.details.padding:
+        costs = [
+            (f"{cost.axis} {cost.size}", str(cost.padded_to), f"{cost.padded_ms:.3g} ms", f"{cost.own_ms:.3g} ms", f"{cost.own_first_ms:.3g} ms")
+            for cost in evidence.details.padding
+        ]
+        text += ["", *table(("request", "padded to", "padded", "at its own size", "its first request there"), costs)]
     machine = ", ".join(f"{key} {value}" for key, value in evidence.machine.items())
     return [*text, "", f"Measured {evidence.measured_at} on: {machine}.", ""]
 
@@ -54,7 +65,7 @@ def markdown(
     roles: Roles,
     cost: LeakCost | None = None,
     choices: Sequence[Choice] = (),
-    platforms: Mapping[str, Platform] | None = None,
+    key_fields: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """The whole report."""
     text = [f"# {name} {version}", "", headline(name, version, evidences), ""]
@@ -81,7 +92,7 @@ def markdown(
         text += [f"- all-zero channels of `{weight}`: {', '.join(map(str, channels))}" for weight, channels in model.zero_channels.items()]
         text += [f"- chosen: {choice.chosen}: {choice.why}" for choice in choices if choice.scheme == model.scheme]
         text += [f"- left in float: {line}" for line in model.left_in_float]
-    text += ["", *compatibility.section(evidences, platforms or {})]
+    text += ["", *compatibility.section(evidences, key_fields or {})]
     return "\n".join([*text, "", "Reproduce: `make repro` (or `dvc repro`) in this repository; `qwarm stage summary` prints the table again.", ""])
 
 

@@ -1,4 +1,4 @@
-"""Sign a packed bundle with OpenSSF `model-signing` and an elliptic-curve key, so that a host can tell who made it.
+"""Sign a packed bundle with OpenSSF `model-signing`, so that a host can tell who made it: by an elliptic-curve key, or keyless (release/keyless.py).
 
 The signature lists the sha256 of every file of the folder (Sigstore bundle v0.3, DSSE, in-toto) and lies beside
 manifest.json, in none of its entries: ECDSA signatures differ from run to run, the rest of a bundle does not.
@@ -17,6 +17,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, Refused, disk_error
 from pipeline.files import write_bytes
+from release.keyless import Keyless, unreachable
 
 SIGNATURE = "signature.sigstore.json"
 UNSIGNED = "none"
@@ -31,6 +32,12 @@ class SigningKey:
     path: Path
     development: bool
     public_pem: bytes
+    host_package = "cryptography"
+    """What a host needs to check such a signature."""
+
+    def configure(self, config: Any) -> Any:
+        """The signer of model-signing's configuration."""
+        return config.use_elliptic_key_signer(private_key=self.path)
 
     @property
     def kind(self) -> str:
@@ -104,10 +111,10 @@ def make_key(path: Path) -> None:
         raise disk_error(error, path) from error
 
 
-def sign(folder: str | Path, key: SigningKey, name: str) -> Path:
+def sign(folder: str | Path, key: SigningKey | Keyless, name: str) -> Path:
     """Sign every file now in `folder` and write the signature there; `name` is what it calls the bundle. Returns its path.
 
-    Raises Refused when the folder holds what cannot be signed (a symbolic link).
+    Raises Refused when the folder holds what cannot be signed (a symbolic link), or Sigstore does not sign.
     """
     import model_signing
 
@@ -123,8 +130,12 @@ def sign(folder: str | Path, key: SigningKey, name: str) -> Path:
     hashing = Named().set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
     place = Path(folder) / SIGNATURE
     try:
-        model_signing.signing.Config().use_elliptic_key_signer(private_key=key.path).set_hashing_config(hashing).sign(folder, place)
+        key.configure(model_signing.signing.Config()).set_hashing_config(hashing).sign(folder, place)
     except ValueError as error:
         raise Refused("The bundle cannot be signed", where=str(folder), expected="regular files only", got=str(error)) from error
+    except Exception as error:
+        if isinstance(key, SigningKey) or isinstance(error, Refused):
+            raise
+        raise unreachable(error) from error  # Sigstore's own errors and the network's have no common base
     place.chmod(0o644)
     return place

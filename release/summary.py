@@ -8,61 +8,22 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.records import Check, Evidence, Verdict
+from pipeline.records import Evidence, Verdict
+from pipeline.release_config import TOP1
+from release.texts import figure_text, interval_text, limit_text
 
 PLAIN_WIDTH = 120
 """Columns where the output is no terminal: a log must not break the table."""
 COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNDECIDED: "yellow", Verdict.NOT_MEASURED: "bright_black"}
 
 
-def interval_text(check: Check) -> str:
-    """The interval in the check's own unit, with its confidence; empty when there is none."""
-    if check.interval is None:
-        return ""
-    low, high = check.interval.low, check.interval.high
-    ends = f"{100 * low:+.2f} to {100 * high:+.2f} points" if check.unit == "fraction" else f"{low:.3g} to {high:.3g}"
-    ends += f" {check.unit}" if check.unit in ("ms", "MB") else ""
-    return f"{ends} ({100 * (2 * check.interval.side_confidence - 1):.3g} %)"
-
-
-def figure_text(check: Check) -> str:
-    """The figure in the check's own unit."""
-    if check.figure is None:
-        return "-"
-    texts = {
-        "fraction": f"{100 * check.figure:.2f} %",
-        "ms": f"{check.figure:.2f} ms",
-        "MB": f"{check.figure:.1f} MB",
-        "dB": f"{check.figure:.1f} dB",
-        "rows": f"{check.figure:.0f} rows",
-        "score": f"{check.figure:.4g}",
-    }
-    return texts.get(check.unit, f"{check.figure:.2f}x")
-
-
-def limit_text(check: Check) -> str:
-    """The limit with its direction."""
-    if check.limit is None:
-        return ""
-    texts = {
-        "fraction": f"{100 * check.limit:g} %",
-        "dB": f"{check.limit:g} dB",
-        "ms": f"{check.limit:g} ms",
-        "MB": f"{check.limit:g} MB",
-        "rows": f"{check.limit:g} rows",
-        "score": f"{check.limit:g}",
-    }
-    value = texts.get(check.unit, f"{check.limit:g}x")
-    return f"{'at most' if check.limit_is == 'max' else 'at least'} {value}"
-
-
 OWN_METRIC = (
-    ("metric FP32 -> INT8", "{float_metric:.4g} -> {int8_metric:.4g} on {validation_rows:.0f} rows"),
+    ("{metric} FP32 -> INT8", "{float_metric:.4g} -> {int8_metric:.4g} on {validation_rows:.0f} rows"),
     ("paired difference", "{drop:+.4g} lost"),
 )
-"""In place of the first two lines when the metric is one of the user's own."""
+"""In place of the first two lines when the metric is not right or wrong for each row."""
 LINES = (
-    ("accuracy FP32 -> INT8", "{float_accuracy:.2%} -> {int8_accuracy:.2%} on {validation_rows:.0f} rows"),
+    ("{metric} FP32 -> INT8", "{float_accuracy:.2%} -> {int8_accuracy:.2%} on {validation_rows:.0f} rows"),
     ("paired difference", "{drop:+.2%} of rows lost, net"),
     ("INT8 share of multiply-accumulates", "{int8_share:.2%}"),
     ("first request, cold", "{cold_first_over_p50:.2f}x steady p50 ({cold_first_request_ms:.2f} ms)"),
@@ -76,12 +37,14 @@ LINES = (
 
 def lines(evidence: Evidence) -> list[tuple[str, str]]:
     """Label and text of each line; "not measured" where a figure is absent."""
+    metric = evidence.details.drift.metric.rpartition(":")[2] if evidence.details else TOP1
     found = []
     for label, text in (*OWN_METRIC, *LINES[2:]) if "float_metric" in evidence.figures else LINES:
         try:
-            found.append((label, text.format(**evidence.figures)))
+            shown = text.format(**evidence.figures)
         except KeyError:
-            found.append((label, "not measured"))
+            shown = "not measured"
+        found.append((label.format(metric="accuracy" if metric == TOP1 else metric), shown))
     drop = next((check for check in evidence.checks if check.name in ("accuracy_drop", "metric_drop") and check.interval), None)
     if drop is not None:
         found[1] = (found[1][0], f"{figure_text(drop)} lost, net; interval {interval_text(drop)}")

@@ -1,10 +1,12 @@
-"""What `validate@TARGET` asks besides accuracy and latency: does a second runtime compute the same, and which hop lost what?"""
+"""What `validate@TARGET` asks besides accuracy and latency: does a second runtime compute the same, and a second build, and which hop lost what?"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +17,10 @@ from calibration.hops import Station, attribute
 from calibration.onnx_model import read_model
 from calibration.rounding.channels import groups_of
 from engines.once import deployed
+from engines.variance import variance
 from pipeline.errors import ModelError
-from pipeline.records import Agreement, Attribution, Engine, ExportedModel, QuantizedModel
+from pipeline.progress import bar
+from pipeline.records import Agreement, Attribution, Engine, ExportedModel, Platform, QuantizedModel, Rebuild
 from pipeline.tensors import Batch
 from stages import paths
 
@@ -76,6 +80,19 @@ def journey(target: str, exported: ExportedModel, rows: Batch) -> Attribution:
         Station(target, _as_built(target, engine, exported), model, rewrites=True),
     )
     return attribute(stations, rows, exported.shapes[str(exported.inputs[0].shape[0])])
+
+
+def rebuild(target: str, rows: Batch, platform: Platform, settings: Mapping[str, Any]) -> Rebuild:
+    """The recipe of the engine of `target` built again, past the store of engines, on `rows`. Raises as `measure` and the backend's build."""
+    folder = paths.ENGINES / target / "int8"
+    engine = Engine.load(folder / "engine.json", next=f"run `dvc repro build@{target}`")
+    model = paths.CHOSEN / _quantized(target, engine)[0].scheme / "model.onnx"
+    with tempfile.TemporaryDirectory() as scratch, bar(f"validate@{target}: build again") as progress:
+        engines.backend(target).build(
+            model, Path(scratch) / "again", target=target, precision=engine.precision, inputs=engine.inputs, outputs=engine.outputs,
+            shapes=engine.shapes, platform=platform, settings=settings, progress=progress,
+        )  # fmt: skip
+        return variance(folder, Path(scratch) / "again", rows)
 
 
 def _quantized(target: str, engine: Engine) -> tuple[QuantizedModel, onnx.ModelProto]:

@@ -9,8 +9,10 @@ from engines import backend
 from pipeline.config import load_config
 from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Platform, Roles
+from pipeline.release_config import SignConfig
 from release import additions, bundle, pyz, signing, waivers
 from release.bindings import belong, bindings
+from release.keyless import Keyless, identity_text, open_keyless
 from release.previous import refuse_worse, since
 from release.provenance import provenance
 from release.published import refuse_published
@@ -19,8 +21,7 @@ from stages import paths
 from stages.evidence import evidences
 
 HOST_PACKAGES = ("numpy",)
-SIGNED_HOST_PACKAGES = ("cryptography",)
-"""What every host needs, and to check a signature; each shipping target adds the runtime that its backend names."""
+"""What every host needs; a signature adds what checks it, each shipping target the runtime that its backend names."""
 
 
 def run() -> str:
@@ -37,9 +38,8 @@ def run() -> str:
     waivers.refuse_outdated(found, config.release, waivers.today())
     if config.release.no_worse:
         refuse_worse(since(paths.RELEASE, config, found, roles, {}))
-    sign = config.release.sign
-    key = signing.open_key(sign.key, development=sign.development) if sign else None
-    packages = {package: package_version(package) for package in (*HOST_PACKAGES, *(SIGNED_HOST_PACKAGES if key else ()))}
+    key = _signer(config.release.sign)
+    packages = {package: package_version(package) for package in (*HOST_PACKAGES, *((key.host_package,) if key else ()))}
     for platform in platforms.values():
         packages |= runtime_versions(platform)
     engines = {target: paths.ENGINES / target / "int8" for target in shipping}
@@ -64,9 +64,17 @@ def run() -> str:
     host = pyz.write(paths.RELEASE / "qwarm.pyz", Path(__file__).resolve().parents[1])
     if key is None:
         return f"{folder} (not signed) and {host}"
+    if isinstance(key, Keyless):
+        return f"{folder}, signed by way of Sigstore (hosts verify it with --key FILE of {identity_text(folder / signing.SIGNATURE)}), and {host}"
     if not key.development:
         return f"{folder}, signed, and {host}"
     return f"{folder}, signed by a development key ({key.write_public(paths.DEVELOPMENT_PUBLIC_KEY)}), and {host}"
+
+
+def _signer(sign: SignConfig | None) -> signing.SigningKey | Keyless | None:
+    if sign is None:
+        return None
+    return open_keyless(sign.trust_config) if sign.key is None else signing.open_key(sign.key, development=sign.development)
 
 
 def runtime_versions(platform: Platform) -> dict[str, str]:

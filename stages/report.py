@@ -33,7 +33,7 @@ def run() -> str:
     versions = {tool: package_version(tool) for tool in TOOLS}
     name, version = config.release.name, config.release.version
     code = code_sha256()
-    platforms = {target: Platform.load(paths.platform(target)) for target in config.targets if paths.platform(target).is_file()}
+    keys = {target: Platform.load(paths.platform(target)).key_fields for target in config.targets if paths.platform(target).is_file()}
     html = page.render(
         name=name,
         version=version,
@@ -47,11 +47,11 @@ def run() -> str:
         since=since(paths.RELEASE, config, found, roles, {**versions, "qwarm code": code[:16]}),
         made_from={"git revision": _revision(), "qwarm code": code, **versions},
         now=datetime.datetime.now(datetime.UTC),
-        platforms=platforms,
+        key_fields=keys,
         choices=choices,
         signers={evidence.target: runner_of(evidence, config.release.runners) for evidence in found},
     )
-    text = report.markdown(name, version, found, exported, quantized, roles, cost, choices, platforms)
+    text = report.markdown(name, version, found, exported, quantized, roles, cost, choices, keys)
     with replacing_folder(paths.REPORT) as folder:
         write_text(folder / "report.html", html)
         write_text(folder / "report.md", text)

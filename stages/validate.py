@@ -1,4 +1,4 @@
-"""Stage `validate@TARGET`: accuracy on rows nothing was chosen on, a second runtime's answers, and latency in fresh processes. Judges nothing."""
+"""Stage `validate@TARGET`: accuracy on rows nothing was chosen on, a second runtime's and a second build's answers, latency. Judges nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import engines
+from pipeline.arrays import read_arrays
 from pipeline.config import Config, load_config
 from pipeline.padding import cut
 from pipeline.progress import bar, track
@@ -24,12 +25,14 @@ from pipeline.records import (
     Validation,
     WarmupPlan,
 )  # fmt: skip
+from pipeline.tensors import Batch
 from release import drift, drift_details, gates, known_metrics
 from release.bindings import bindings
 from stages import agreement, paths
 from stages.hardware import not_measured, now
 from stages.rows import joined, role_batches, role_columns, role_manifest
 from warmup.coldstart import engine_command, measure
+from warmup.padding_cost import padding_costs
 from warmup.plan import batch_axis, pad_to_plan
 
 
@@ -43,7 +46,13 @@ def run(target: str) -> str:
     roles = role_manifest(config, "validation")
     int8 = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
-    agreed, attributed = _second_opinion(config, target, plan, exported)
+    checked = _first_rows(config, plan, exported)
+    agreed, attributed = _second_opinion(config, target, checked, exported)
+    again = config.gates.rebuild_agree_db is not None
+    rebuilt = agreement.rebuild(target, checked, platform, config.targets[target].settings()) if again else None
+    warm_rows = read_arrays(paths.WARM / target / "rows.npz", what="Warm-up rows", next=f"run `dvc repro warm@{target}`")
+    with engines.open_engine(paths.ENGINES / target / "int8") as session:
+        padding = padding_costs(session, plan, warm_rows)
     bound_to = {**bindings(config, exported, roles, platform), "engine_sha256": int8.digest(), "plan_sha256": plan.digest()}
     with tempfile.TemporaryDirectory() as scratch:
         commands = _commands(config, target, plan, Path(scratch))
@@ -60,6 +69,8 @@ def run(target: str) -> str:
                 census=int8.census,
                 agreement=agreed,
                 attribution=attributed,
+                rebuild=rebuilt,
+                padding=padding,
                 engine_bytes=sum(file.bytes for file in int8.files.values()),
             )
             done = sum(trial.variant == "warm" for trial in trials)
@@ -104,10 +115,14 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
     return dataclasses.replace(report, batch_sqnr_db=by_batch)
 
 
-def _second_opinion(config: Config, target: str, plan: WarmupPlan, exported: ExportedModel) -> tuple[Agreement, Attribution]:
-    """The same rows, padded as a host pads them, in a second runtime and at every station from the float graph to the engine."""
+def _first_rows(config: Config, plan: WarmupPlan, exported: ExportedModel) -> Batch:
+    """Some validation rows, padded as a host pads them."""
     batches = role_batches(config, "validation", max(plan.ladder[batch_axis(exported.inputs)]))
-    rows = agreement.first_rows(pad_to_plan(batch, exported.inputs, plan.ladder)[0] for batch, _ in batches)
+    return agreement.first_rows(pad_to_plan(batch, exported.inputs, plan.ladder)[0] for batch, _ in batches)
+
+
+def _second_opinion(config: Config, target: str, rows: Batch, exported: ExportedModel) -> tuple[Agreement, Attribution]:
+    """The same rows in a second runtime and at every station from the float graph to the engine."""
     with bar(f"validate@{target}: {len(next(iter(rows.values())))} rows in two runtimes") as progress:
         progress(0, 2, "agreement")
         agreed = agreement.measure(target, exported, rows, config.gates.runtimes_agree_db)

@@ -39,7 +39,7 @@ class Curve:
             fields = (PROC / str(self._pid) / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         except (OSError, IndexError, ValueError):
             return None
-        if fields[0] == "Z":  # it has ended and holds nothing any more
+        if not pages:  # it has ended and holds nothing any more
             return None
         cpu_ms = (int(fields[11]) + int(fields[12])) * 1000 / TICKS
         return CurvePoint(round((time.monotonic_ns() - self._started) / 1e6, 1), round(pages * PAGE_MB, 1), cpu_ms)

@@ -195,12 +195,14 @@ class Search:
         return sum(self._costs[layer] for layer in layers)
 
     def _choice(self) -> int:
-        """Of the points that are fast enough, the fastest that is near enough, else the nearest."""
+        """Of the points that are fast enough, the fastest that is near enough; else the nearest, or what is as near with fewer layers in float."""
         allowed = [place for place, point in enumerate(self._points) if point.whole and not self._budget.slow(point)]
         near = [place for place in allowed if self._budget.met(self._points[place])]
         if near:
             return min(near, key=lambda place: (self._points[place].latency_ratio or 1.0, len(self._points[place].float_layers)))
-        return min(allowed, key=lambda place: self._points[place].worst_drift)
+        reached = min(self._points[place].worst_drift for place in allowed) / (1 - LEAST_STEP)
+        nearest = [place for place in allowed if self._points[place].worst_drift <= reached]
+        return min(nearest, key=lambda place: (len(self._points[place].float_layers), self._points[place].worst_drift))
 
     def _sensitivities(self) -> tuple[Sensitivity, ...]:
         """The nearest first."""

@@ -16,13 +16,13 @@ from calibration import cpu_scheme, tensorrt_scheme
 from calibration.exposing import Opener, Run, as_written
 from calibration.ranges import collect_each
 from calibration.search.budget import Budget
-from calibration.search.frontier import ALL_FLOAT, MET, NO_GAIN, PLAIN_MET, TIME
+from calibration.search.frontier import ALL_FLOAT, MET, NO_GAIN, PLAIN_MET, TIME, Search
 from calibration.search.run import Deployment, quantize
 from calibration.variants import Job
 from engines.once import deployed
 from pipeline.errors import ModelError
 from pipeline.records import QuantizedModel, Ranges
-from pipeline.search_records import SearchJournal, SearchResult
+from pipeline.search_records import DeployedPoint, SearchJournal, SearchPoint, SearchResult
 
 TEXT = """net (float[n, 3, 12, 12] image) => (float[n, 6] logits) {
     a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (image, stem_w, stem_b)
@@ -162,6 +162,16 @@ def test_a_killed_search_continues_and_measures_nothing_twice(search: Searching,
 
 def first_in_float(model: onnx.ModelProto) -> bool:
     return "image_QuantizeLinear" not in {node.name for node in model.graph.node}
+
+
+def test_a_layer_that_brings_less_than_a_step_is_not_left_in_float() -> None:
+    search = Search((), (), {}, (), None, Budget(1e-12, 1.05))  # type: ignore[arg-type]  # nothing is measured
+    drifts = {"": (4.0, 1.0), "a b": (2.0, 1.01), "a b c": (1.99, 1.02), "a b d": (1.0, 1.2)}
+    search._points = [
+        SearchPoint("", tuple(layers.split()), drift, {"here": DeployedPoint(drift, ratio, (1.0,), (ratio,))})
+        for layers, (drift, ratio) in drifts.items()
+    ]
+    assert search._points[search._choice()].float_layers == ("a", "b")
 
 
 def test_what_is_too_slow_is_passed_over(search: Searching) -> None:

@@ -52,9 +52,8 @@ def test_an_engine_is_built_once_and_then_copied(tiny: ModuleType, tmp_path: Pat
     assert (built["cache"], built["precision"]) == ("miss", "int8")
     if built["not_run"] is None:
         assert built["int8_share"] >= 0.9
-        assert built["rebuild"]["largest_difference"] <= 1e-4 * built["rebuild"]["largest_value"]
-    else:
-        assert built["rebuild"]["largest_difference"] is None
+        assert all(value is None or value > 60 for value in built["rebuild"]["sqnr_db_by_output"].values())
+    assert (built["rebuild"]["rows"] > 0) == (built["not_run"] is None)
     again = build_file(model, target, tmp_path / "two", batch=AxisRange(1, 4, 8), store=store)
     assert (again["cache"], again["files"]) == ("hit", built["files"])
     with_side_files = tmp_path / "side.onnx"

@@ -175,6 +175,15 @@ def test_what_a_host_needs_must_be_listed(copy: Copy) -> None:
     assert "preprocess.py" in refusal(broken)
 
 
+@pytest.mark.parametrize("field", ["engine_sha256", "plan_sha256", "evidence_sha256"])
+def test_a_target_must_name_its_own_records(copy: Copy, field: str) -> None:
+    broken = copy()
+    reseal(broken, lambda manifest: manifest["targets"][0].update({field: "0" * 64}))
+    message = refusal(broken)
+    assert "do not belong together" in message
+    assert f"openvino-cpu, {field}" in message
+
+
 def test_read_checks_again(copy: Copy) -> None:
     changing = copy()
     verified = verify(changing, allow_unsigned=True)

@@ -20,7 +20,7 @@ def test_clean_data_is_said_to_be_clean() -> None:
     assert "0 repeated rows of 7 were moved out" in text
     assert "No row of one role is near a row of another." in text
     assert "Every row was healthy" in text
-    assert "| calibration | 2 | main | cat 1, dog 1 | `cccccccccccccccc` |" in text
+    assert "| calibration | 2 | main | cat: 1, dog: 1 | `cccccccccccccccc` |" in text
     assert "leak" not in text
 
 

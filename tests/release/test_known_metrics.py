@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from measured import judged, validation
 from scipy import stats
 from sklearn import metrics
 
 from pipeline.errors import ConfigError, DataError
-from release import drift, known_metrics
+from release import drift, known_metrics, summary
+from release.texts import figure_text, limit_text
 
 RANDOM = np.random.default_rng(3)
 SCORES = RANDOM.standard_normal((300, 8)).astype(np.float32)
@@ -33,8 +35,19 @@ def test_drift_by_name(name: str) -> None:
         {"logits": SCORES}, {"logits": engine}, LABELS, metric=name, function=known_metrics.function(name), validation_root="ab", slices={"class": []}
     )
     assert (report.interval is None) == (name == "top5")  # right or wrong a row: counted, and exact
-    assert bool(report.slices) == (name == "top5")
+    assert {part.interval is None for part in report.slices} == {name == "top5"}
+    assert len(report.slices) == 8
     assert 0 < report.engine_value < 1
+
+
+@pytest.mark.parametrize(("name", "label", "unit"), [("f1", "f1 FP32 -> INT8", "f1"), ("top5", "top5 FP32 -> INT8", "fraction")])
+def test_a_metric_is_called_by_its_name(name: str, label: str, unit: str) -> None:
+    report = drift.measure({"logits": SCORES}, {"logits": SCORES}, LABELS, metric=name, function=known_metrics.function(name), validation_root="ab")
+    evidence = judged(validation(rows=report))
+    check = evidence.checks[0]
+    assert (summary.lines(evidence)[0][0], check.unit) == (label, unit)
+    assert figure_text(check) == ("0 f1" if unit == "f1" else "0.00 %")
+    assert limit_text(check) == ("at most 0.01 f1" if unit == "f1" else "at most 1 %")
 
 
 @pytest.mark.parametrize(

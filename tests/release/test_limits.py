@@ -16,9 +16,9 @@ from release.bands import REQUESTS, bands
 from release.slice_check import slice_check
 
 ROOT = Path(__file__).resolve().parents[2]
-drift: Callable[..., DriftReport] = load_object("tests/release/test_gates.py:drift", ROOT)
-validation: Callable[..., Validation] = load_object("tests/release/test_gates.py:validation", ROOT)
-LIMITS: GatesConfig = load_object("tests/release/test_gates.py:LIMITS", ROOT)
+drift: Callable[..., DriftReport] = load_object("tests/release/measured.py:drift", ROOT)
+validation: Callable[..., Validation] = load_object("tests/release/measured.py:validation", ROOT)
+LIMITS: GatesConfig = load_object("tests/release/measured.py:LIMITS", ROOT)
 
 
 def with_slices(*parts: tuple[int, int, int]) -> DriftReport:

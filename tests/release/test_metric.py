@@ -161,7 +161,7 @@ def test_the_gate_judges_the_interval_in_the_metrics_unit(share: float, verdict:
     found = report(error_by_row)
     limit = share * found.drop
     check = gates.drop_check(found, limit)
-    assert (check.name, check.unit, check.verdict) == ("metric_drop", "score", verdict)
+    assert (check.name, check.unit, check.verdict) == ("metric_drop", "mine", verdict)
     assert check.interval == found.interval
     assert "metric.py:mine" in check.evidence
     assert bool(check.decide) == (verdict is Verdict.UNDECIDED)

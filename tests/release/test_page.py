@@ -22,7 +22,6 @@ from pipeline.records import (
     ExportedModel,
     FloatNode,
     Parity,
-    Platform,
     QuantizedModel,
     Role,
     Roles,
@@ -35,10 +34,10 @@ from pipeline.records import (
 )  # fmt: skip
 from release import compatibility, gates, page, thumbnail
 from release.changes import Change
-from release.summary import figure_text, interval_text, limit_text
+from release.texts import figure_text, interval_text, limit_text
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = "tests/release/test_gates.py"
+TINY = "tests/release/measured.py"
 drift: Callable[..., DriftReport] = load_object(f"{TINY}:drift", ROOT)
 validation: Callable[..., Validation] = load_object(f"{TINY}:validation", ROOT)
 LIMITS: GatesConfig = load_object(f"{TINY}:LIMITS", ROOT).model_copy(update={"max_slice_drop": 0.1, "max_ready_ms": 500.0})
@@ -119,6 +118,8 @@ def test_every_figure_is_that_of_the_evidence_and_nothing_comes_from_elsewhere()
     assert {"worst_slice", "ready", "2026-12-01 00:00, 3 days old"} <= words
     assert text.index('class="banner partly"') < text.index("<table")
     assert "digits 0.2.0 may ship" in text
+    assert {"batch 3", "1.2 ms", "90 ms"} <= words  # what padding costs
+    assert {"97.50%, 97.50%", "2.00x", "1.10x p50"} <= words  # the top table
     assert text.count("<svg") == 5  # drift, latency, cold start, coverage; sensitivity
     assert text.count("data:image/png;base64,") == 2
     assert "cat <b>" not in text  # escaped wherever it stands
@@ -141,14 +142,21 @@ def test_a_refusal_and_a_waiver_are_on_top_in_red() -> None:
     assert 'class="banner refused"' in refused
 
 
+def test_what_an_unsteady_machine_left_open_is_on_top() -> None:
+    judged, absent = evidences()
+    first = dataclasses.replace(judged.checks[0], verdict=Verdict.UNDECIDED, excused=True)
+    text = rendered(evidences=[dataclasses.replace(judged, checks=(first, *judged.checks[1:])), absent])
+    assert f"not decided on that machine: {first.name} of {judged.target}." in text
+
+
 def test_compatibility_is_taken_from_evidence_and_platform() -> None:
-    platform = Platform("openvino-cpu", "k", {"openvino": "2026.4.1", "os": "Linux", "isa": "amx"}, "m", {}, {}, None)
+    keys = {"openvino-cpu": {"openvino": "2026.4.1", "os": "Linux", "isa": "amx"}}
     judged, absent = evidences()
     judged = dataclasses.replace(judged, machine={"cpu_model": "Xeon", "cores": "2", "isa": "amx"})
-    found = compatibility.rows([judged, absent], {"openvino-cpu": platform})
+    found = compatibility.rows([judged, absent], keys)
     assert found[0] == ("openvino-cpu", "Xeon, 2 cores, amx", "-", "openvino 2026.4.1", "PASS", "1.1 ms", "1 ms", "2026-12-01")
     assert found[1][4:] == ("NOT_MEASURED", "-", "-", "2026-12-04")
-    assert "openvino 2026.4.1" in rendered(platforms={"openvino-cpu": platform})
+    assert "openvino 2026.4.1" in rendered(key_fields=keys)
 
 
 @pytest.mark.parametrize(("hours", "text"), [(0.5, "less than an hour old"), (1, "1 hour old"), (47, "47 hours old"), (50, "2 days old")])

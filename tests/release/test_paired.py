@@ -14,7 +14,7 @@ from scipy import stats
 
 from pipeline.errors import DataError
 from pipeline.verdicts import Verdict
-from release.paired import MAX_ROWS_TO_DECIDE, compare, decide, rows_to_decide, score_upper, upper_bound
+from release.paired import MAX_ROWS_TO_DECIDE, compare, decide, mcnemar, rows_to_decide, score_upper, upper_bound
 
 LIMIT = 0.005
 CASES = Path(__file__).resolve().parents[2] / "../shared/cases/make_cases.py"
@@ -204,3 +204,9 @@ def test_every_bound_is_finite_and_within_one() -> None:
                 interval = compare(lost, gained, rows, 0.999)
                 assert -1 <= interval.low <= interval.high <= 1
                 assert math.isfinite(interval.low + interval.high)
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (5, 5), (9, 1), (0, 8), (40, 25)])
+def test_mcnemar_is_the_exact_binomial_test(lost: int, gained: int) -> None:
+    wanted = stats.binomtest(lost, lost + gained).pvalue if lost + gained else 1.0
+    assert mcnemar(lost, gained) == pytest.approx(wanted)

@@ -22,8 +22,8 @@ from pipeline.release_config import GatesConfig, ReleaseConfig, WaiversConfig
 from release import gates, signing, waivers
 
 ROOT = Path(__file__).resolve().parents[2]
-validation: Callable[..., Validation] = load_object("tests/release/test_gates.py:validation", ROOT)
-LIMITS: GatesConfig = load_object("tests/release/test_gates.py:LIMITS", ROOT)
+validation: Callable[..., Validation] = load_object("tests/release/measured.py:validation", ROOT)
+LIMITS: GatesConfig = load_object("tests/release/measured.py:LIMITS", ROOT)
 TARGET, CHECK, DAY = "openvino-cpu", "int8_share", datetime.date(2026, 12, 1)
 
 

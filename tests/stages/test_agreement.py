@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import engines
 from engines import ort
 from engines.once import build_once
 from pipeline.digests import sha256_bytes
@@ -17,6 +18,7 @@ from pipeline.records import AxisRange, Engine, ExportedModel, QuantizedModel, T
 from pipeline.verdicts import Verdict
 from release import gates
 from release.agreement import agreement_check
+from release.rebuild_check import rebuild_check
 from stages import agreement, paths
 
 INPUTS, OUTPUTS = (TensorSpec("x", "float32", ("batch", 8, 6, 6)),), (TensorSpec("y", "float32", ("batch", 8, 6, 6)),)
@@ -101,6 +103,21 @@ def test_a_right_engine_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert check.verdict is Verdict.PASS
     assert check.figure is None or check.figure > record.bound_db
     assert second in check.evidence
+
+
+@pytest.mark.parametrize("target", ["openvino-cpu", "onnxruntime-cpu"])
+def test_a_second_build_answers_like_the_first_and_another_model_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    project(tmp_path / "right", target, network())
+    monkeypatch.chdir(tmp_path / "right")
+    platform = engines.platform_here(target)
+    same = agreement.rebuild(target, ROWS, platform, {})
+    assert (same.rows, same.agreement) == (20, 1.0)
+    assert rebuild_check(same, 40.0).verdict is Verdict.PASS
+    project(tmp_path / "wrong", target, network(factor=1.5))
+    monkeypatch.chdir(tmp_path / "wrong")
+    other = agreement.rebuild(target, ROWS, platform, {})
+    assert other.differing_files
+    assert rebuild_check(other, 20.0).verdict is Verdict.FAIL
 
 
 def test_an_engine_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
