@@ -13,10 +13,13 @@ median.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +28,10 @@ import dynamic_workloads as workloads
 import folder_last  # noqa: F401
 import numpy as np
 
+from fleet import extras
+from fleet.bursts import BurstLevel
 from fleet.controller import Controller
-from fleet.forecast import Forecaster
+from fleet.forecast import Forecaster, Part
 from fleet.forecaster import Forecasts
 from fleet.frontier import frontier
 from fleet.plans import NEVER
@@ -49,6 +54,7 @@ FORECASTS = (
 )  # fmt: skip
 """(trace, steps ahead together): one step, and five minutes where a step is shorter."""
 BURN_IN = 0.1
+HALF_HOURS = ("nasa_http_1995_1min.csv", "nab_aws_elb_requests_5min.csv", "nab_nyc_taxi_30min.csv")
 
 
 def log(line: str) -> None:
@@ -90,9 +96,9 @@ def measure(workload: Workload, most_cold: float) -> dict[str, Any]:
     }
 
 
-def forecast(trace: Trace, steps: int) -> dict[str, Any]:
-    """Skill and coverage of one trace, each forecast made before its outcome; the first tenth is not counted."""
-    forecaster, profile = Forecaster(steps), Profile()
+def forecast(trace: Trace, steps: int, extras: Sequence[Part] = (), burn_in: float = BURN_IN) -> dict[str, Any]:
+    """Skill and coverage of one trace, each forecast made before its outcome; the first `burn_in` of it is not counted."""
+    forecaster, profile = Forecaster(steps, extras=[BurstLevel(), *extras]), Profile()
     counts, starts = trace.counts.astype(float), trace.starts
     slot, total = slot_of(starts[0]), 0.0
     averages = np.full(len(ALPHAS), counts[0])
@@ -112,7 +118,7 @@ def forecast(trace: Trace, steps: int) -> dict[str, Any]:
         made.append((told.mean, told.low, told.high))
         rivals.append(averages * steps)
     outcomes = np.convolve(counts, np.ones(steps), "valid")[1:]  # of the steps after each row
-    first = int(BURN_IN * len(outcomes))
+    first = int(burn_in * len(outcomes))
     told_of, rival = np.array(made)[first : len(outcomes)], np.array(rivals)[first : len(outcomes)]
     truth = outcomes[first:]
     error, best = np.abs(truth - told_of[:, 0]).mean(), np.abs(truth[:, None] - rival).mean(axis=0).min()
@@ -120,6 +126,36 @@ def forecast(trace: Trace, steps: int) -> dict[str, Any]:
     found = {"trace": trace.model, "horizon_s": steps * trace.step_s, "skill": float(1.0 - error / best), "coverage90": float(covered)}
     log(f"forecast {found}")
     return found
+
+
+def forecast_extras(folder: Path, lstm: Path | None) -> list[dict[str, Any]]:
+    """One half-hour ahead, as the controller forecasts, with and without further parts; on the half of each trace that the LSTM has not seen.
+
+    Parts whose package or file is not there are left out.
+    """
+    kinds: dict[str, Callable[[], list[Part]]] = {"none": list}
+    if lstm is not None:
+        session = extras.open_lstm(lstm)
+        kinds["lstm"] = lambda: [extras.Lstm(session)]
+    if importlib.util.find_spec("statsforecast"):
+        kinds["ets"] = lambda: [extras.Ets()]
+    if len(kinds) == 3:
+        kinds["lstm+ets"] = lambda: [extras.Lstm(session), extras.Ets()]
+    found = []
+    for file in HALF_HOURS:
+        trace = half_hours(read_traces(folder / file)[0])
+        for name, parts in kinds.items():
+            started = time.perf_counter()
+            figures = forecast(trace, 1, parts(), 0.5)
+            found.append({**figures, "extra": name, "step_us": 1e6 * (time.perf_counter() - started) / len(trace.starts)})
+    return found
+
+
+def half_hours(trace: Trace) -> Trace:
+    """The same trace by half-hours."""
+    slots = np.floor(trace.starts / SLOT_S).astype(int)
+    counts = np.bincount(slots - slots[0], trace.counts).astype(np.int64)
+    return Trace(trace.model, (slots[0] + np.arange(len(counts))) * SLOT_S, counts, SLOT_S, {})
 
 
 def arbiter(workload: Workload) -> dict[str, float]:
@@ -176,6 +212,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for the figures (default: standard output)")
     parser.add_argument("--plots", type=Path, help="folder for the plots")
     parser.add_argument("--seed", type=int, default=0, help="of generated traffic and of thinning")
+    parser.add_argument("--lstm", type=Path, help="file of `qwarm lstm`, trained on the first half of the traces")
     parser.add_argument("--no-server", action="store_true", help="leave neighbour_p99_ratio out (null)")
     arguments = parser.parse_args()
     recorded = workloads.thinned(arguments.traces, arguments.seed)
@@ -189,6 +226,7 @@ def main() -> int:
     result = {
         "workloads": [measure(workload, most_cold) for workload, most_cold in made],
         "forecast": [forecast(read_traces(arguments.traces / file)[0], steps) for file, steps in FORECASTS],
+        "forecast_extras": forecast_extras(arguments.traces, arguments.lstm),
         "arbiter": arbiter(workloads.crowded(arguments.traces, arguments.seed)),
         "decision_us": decision(recorded[0]),
         "rss_mb": resident_mb(),

@@ -1,7 +1,7 @@
 """Does a model's load slow the requests of a model beside it? Two real `qwarm serve` processes behind a real `qwarm control`, in pairs of rounds.
 
-A client asks the neighbour for some seconds, once with nothing else going on and once while the other model is loaded again and again in the
-background (as the controller loads ahead of demand); rounds take turns in changing order. The figure is the median over pairs of the ratio of p99.
+A client asks the neighbour for some seconds, once with nothing else going on and once while the controller loads the other model again and again in
+the background, as it does ahead of demand; rounds take turns in changing order. The figure is the median over pairs of the ratio of p99.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -22,8 +23,8 @@ from urllib.parse import urlsplit
 import folder_last  # noqa: F401
 import numpy as np
 
-from fleet.drivers import ServeProcesses
-from fleet.models import Action, Kind, ModelSpec
+from fleet import state as states
+from fleet.pacer import yield_processor
 
 ROOT = Path(__file__).resolve().parents[1]
 PAIRS, ROUND_S, PAUSE_S = 9, 4.0, 0.005
@@ -66,10 +67,11 @@ class Client:
 
 
 class Loading:
-    """Loads and unloads the other model while told to, by the controller's driver, in a process of its own, beside the client."""
+    """Has the other model loaded again and again while told to, from a process of its own: it ends the model's server, and the controller, for whom
+    the model is pinned, loads it anew in the background."""
 
-    def __init__(self, folder: Path, bundle: Path) -> None:
-        command = [sys.executable, str(Path(__file__).resolve()), str(folder), str(bundle)]
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, str(Path(__file__).resolve()), str(folder)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
         self.told()
@@ -86,39 +88,48 @@ class Loading:
         self.process.stdin.flush()
 
     def close(self) -> None:
-        """End it with its server."""
+        """End it."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(60)
 
 
-def load_when_told(folder: Path, bundle: Path) -> None:
-    """The other side of `Loading`."""
-    driver, spec, loads = ServeProcesses(folder, allow_unsigned=True), ModelSpec("other", bundle=str(bundle)), 0
+def load_when_told(folder: Path) -> None:
+    """The other side of `Loading`; the server ends with the lowest priority, as the controller's own unloads do."""
+    loads, pid = 0, 0
+    warm(folder, pid)
     print(loads, flush=True)
     while sys.stdin.readline().strip() == "go":
         while not select.select([sys.stdin], [], [], 0)[0]:
-            for kind, wanted in ((Kind.LOAD, "loaded"), (Kind.UNLOAD, "unloaded")):
-                driver.begin(Action(kind, spec.name), spec, time.time())
-                while not any(event.what == wanted for event in driver.poll(time.time())):
-                    time.sleep(0.05)
+            pid = warm(folder, pid)
+            yield_processor(pid, True)
+            os.kill(pid, signal.SIGKILL)
             loads += 1
+        warm(folder, pid)
         sys.stdin.readline()
         print(loads, flush=True)
-    driver.close(unload=True)
+
+
+def warm(folder: Path, but: int) -> int:
+    """The process that serves, as soon as it is there and another than `but`, which was ended."""
+    while not (living := [state.pid for state in states.living(folder) if state.address and state.pid != but]):
+        time.sleep(0.05)
+    return living[-1]
 
 
 def measure(folder: Path, log: Callable[[str], Any]) -> float:
     """The median ratio of the neighbour's p99, loading over quiet."""
     first, second = bundles(folder)
     fleet = folder / "fleet.json"
-    fleet.write_text(json.dumps({"models": [{"name": "neighbour", "bundle": str(first), "weights_mb": 100, "load_s": 1, "pinned": True}]}))
+    facts = {"weights_mb": 100, "load_s": 1, "pinned": True}
+    models = [{"name": name, "bundle": str(bundle), **facts} for name, bundle in (("neighbour", first), ("other", second))]
+    fleet.write_text(json.dumps({"models": models}))
     command = [sys.executable, "-m", "fleet.main", "control", str(fleet), "--state", str(folder / "state"), "--port", "0", "--act", "--unload"]
     control = subprocess.Popen([*command, "--allow-unsigned", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
     assert control.stdout is not None
-    loading = Loading(folder / "other-state", second)
+    client = Client(json.loads(control.stdout.readline())["address"])
+    loading = Loading(folder / "state" / "servers" / "other")
     try:
-        client = Client(json.loads(control.stdout.readline())["address"])
         for _ in range(200):
             client.ask()
         ratios, loads = [], 0
@@ -143,4 +154,4 @@ def measure(folder: Path, log: Callable[[str], Any]) -> float:
 
 
 if __name__ == "__main__":
-    load_when_told(Path(sys.argv[1]), Path(sys.argv[2]))
+    load_when_told(Path(sys.argv[1]))

@@ -18,6 +18,7 @@ from cli import firewall as firewall_command
 from cli import gate as gate_command
 from cli import init as init_command
 from cli import lint as lint_command
+from cli import lstm as lstm_command
 from cli import publish as publish_command
 from cli import quantize as quantize_command
 from cli import replay as replay_command
@@ -70,6 +71,7 @@ app.command(name="quantize")(quantize_command.quantize)
 app.command(name="diff")(diff_command.diff)
 app.command(name="publish")(publish_command.publish)
 app.command(name="waive")(waive_command.waive)
+app.command(name="lstm")(lstm_command.lstm)
 app.command(name="replay")(replay_command.replay)
 
 

@@ -26,6 +26,8 @@ def replay_files(
     cap_mb: float | None = None,
     fleet: str | None = None,
     plots: str | None = None,
+    lstm: str | None = None,
+    statsforecast: bool = False,
 ) -> dict[str, Any]:
     """Replay CSV files (see `fleet.traces`) under each policy; models are the files', or those of their column `model`.
 
@@ -34,6 +36,8 @@ def replay_files(
     """
     from cli import replay_plots
     from fleet.controller import Controller
+    from fleet.extras import extra_parts
+    from fleet.forecaster import Forecasts, Models
     from fleet.frontier import frontier
     from fleet.models import ModelSpec
     from fleet.replay import ORACLE, POLICIES, SELECTOR, Replay, Workload, policy_of
@@ -62,9 +66,10 @@ def replay_files(
     specs = tuple(given.get(name, ModelSpec(name, weights_mb=size_mb, load_s=load_s)) for name in times)
     workload = Workload(Path(traces[0]).stem if len(traces) == 1 else "replay", specs, times, start, end, synthetic=False)
     fixed = frontier(workload)
+    extras = extra_parts(Path(lstm) if lstm else None, statsforecast)
     outcomes = {}
     for policy in policies or [*POLICIES, SELECTOR, ORACLE]:
-        controller = Controller(specs, policy=policy_of(policy, workload), price_s=price_s, cap_mb=cap)
+        controller = Controller(specs, policy=policy_of(policy, workload), price_s=price_s, cap_mb=cap, forecasts=Forecasts(Models(extras)))
         outcomes[policy] = Replay(workload, controller, timeline=plots is not None).run()
     if plots is not None:
         write_text(Path(plots) / "frontier.svg", replay_plots.frontier_plot(workload, fixed, outcomes))
@@ -122,10 +127,13 @@ def replay(
     cap_mb: Annotated[float | None, typer.Option(help="memory for all models together")] = None,
     fleet: Annotated[str | None, typer.Option(help="JSON file of models with what their release measured")] = None,
     plots: Annotated[str | None, typer.Option(metavar="DIR", help="write frontier.svg and timeline.svg there")] = None,
+    lstm: Annotated[str | None, typer.Option(metavar="FILE", help="a further part of forecasts: a file of `qwarm lstm`")] = None,
+    statsforecast: Annotated[bool, typer.Option(help="a further part of forecasts: ETS (pip install statsforecast)")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
     """What each warm-up policy would have cost on recorded requests; synthetic or thinned traffic is for you to name."""
     result = replay_files(
-        traces, policy or [], price_s=price_s, thin=thin, seed=seed, load_s=load_s, size_mb=size_mb, cap_mb=cap_mb, fleet=fleet, plots=plots
+        traces, policy or [], price_s=price_s, thin=thin, seed=seed, load_s=load_s, size_mb=size_mb, cap_mb=cap_mb, fleet=fleet, plots=plots,
+        lstm=lstm, statsforecast=statsforecast,
     )  # fmt: skip
     typer.echo(json.dumps(result) if json_output else describe(result))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fleet import state as states
-from pipeline.errors import RecordError
+from pipeline.errors import ConfigError, RecordError
 from pipeline.strict import Record
 
 FILE = "fleet.json"
@@ -58,3 +58,31 @@ def read(folder: Path) -> Announced | None:
     except (RecordError, OSError):
         return None
     return found if found.boot_id == states.boot_id() and found.started_ticks == states.start_ticks(found.pid) else None
+
+
+def ask(url: str) -> dict[str, Any]:
+    """`Controller.status` of the controller at `url`, with its servers' addresses. Raises ConfigError when there is none."""
+    import http.client
+    import json
+    from urllib.request import urlopen
+
+    address = f"{url.rstrip('/')}/v2/fleet"
+    try:
+        with urlopen(address, timeout=5.0) as answer:
+            told = json.loads(answer.read())
+        if not isinstance(told, dict) or "mode" not in told:
+            raise ValueError("the answer is no fleet's")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConfigError("No controller answers", where=address, expected="the address that `control` says it listens at", got=str(error)) from error
+    return told
+
+
+def describe(status: dict[str, Any]) -> str:
+    """A few lines for a person: mode, memory, each model, the last changes with their reasons."""
+    cap = f" of {status['cap_mb']:g}" if status["cap_mb"] is not None else ""
+    lines = [f"mode {status['mode']}; {status['memory_mb']:g}{cap} MB"]
+    lines += [
+        f"{name}: {facts['phase']}, policy {facts['policy']}, {facts['requests']} requests, {facts['cold']} cold, {facts['wasted']} warm-ups wasted"
+        for name, facts in status["models"].items()
+    ]
+    return "\n".join([*lines, *(f"  {change['mode']} {change['model']}: {change['reason']}" for change in status["changes"][-5:])])

@@ -12,9 +12,11 @@ from typing import Any
 from fleet.announced import announce
 from fleet.control import Control
 from fleet.controller import Controller
-from fleet.drivers import Driver, ServeProcesses, Shadow
+from fleet.drivers import Driver, Shadow
+from fleet.forecast_process import ForecastProcess
 from fleet.gateway import Gateway
 from fleet.logs import Log
+from fleet.processes import ServeProcesses
 from fleet.serve import on_stop_signal
 from fleet.settings import read_settings
 from fleet.watch import Watch
@@ -48,7 +50,8 @@ def control(arguments: argparse.Namespace, state: Path, log: Log, show: Callable
         driver = ServeProcesses(state / "servers", key=arguments.key, allow_unsigned=arguments.allow_unsigned)
     # neither server gives back contexts alone
     models = [dataclasses.replace(spec, weights_mb=spec.size_mb, contexts_mb=0.0) for spec in settings.models]
-    controller = Controller(models, price_s=settings.price_s, cap_mb=settings.cap_mb, log=log.info)
+    forecasts = ForecastProcess(settings.forecast_options(), log.warning)
+    controller = Controller(models, price_s=settings.price_s, cap_mb=settings.cap_mb, forecasts=forecasts, log=log.info)
     running = Control(controller, driver, state=state, log=log)
     gateway = Gateway(arguments.host, arguments.port, running, log=log)
     watch = None if arguments.act else Watch(running, watched, log)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fleet.controller import TICK_S, Controller
 from fleet.drivers import Driver
+from fleet.journal import Journal
 from fleet.logs import Log
 from fleet.models import Action, Phase
 from fleet.modes import Mode
@@ -34,6 +35,7 @@ class Control:
     def __init__(self, controller: Controller, driver: Driver, *, state: Path | None = None, log: Log | None = None) -> None:
         self.controller, self.driver, self.log = controller, driver, log or Log()
         self.file = state / "controller.json" if state is not None else None
+        self._journal: Journal | None = None
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._offset = time.time() - time.monotonic()
@@ -41,6 +43,7 @@ class Control:
         with self._changed:
             if self.file is not None:
                 restore(controller, self.file, self.log.warning)
+                self._journal = Journal(self.file.parent)
             for name in driver.found():
                 if name in controller.models:
                     self._do(controller.adopt(name, self.now()))
@@ -89,7 +92,7 @@ class Control:
             else:
                 self._do(getattr(controller, event.what)(event.name, now, event.reason))
         dead = bool(controller.forecasts.fault(now)) != (controller.modes.mode is Mode.CONSERVATIVE)
-        if dead or controller.next_wake() <= now or time.monotonic() - self._ticked_at > TICK_S / 4.0:
+        if dead or controller.forecasts.heard or controller.next_wake() <= now or time.monotonic() - self._ticked_at > TICK_S / 4.0:
             self._ticked_at = time.monotonic()
             self._do(controller.tick(now))
         if events:
@@ -101,29 +104,45 @@ class Control:
         if self.file is not None:
             with self._changed:
                 saved = snapshot(self.controller, self.now())
+                if self._journal is not None:
+                    self._journal.turn()
             try:
                 saved.save(self.file)
+                if self._journal is not None:
+                    self._journal.forget()
             except QwarmError as error:
                 self.log.error("state_not_saved", **error.as_json())
 
-    @contextlib.contextmanager
-    def using(self, name: str, seconds: float) -> Iterator[str]:
-        """The address that answers for `name`, loading it first if need be; the model stays while the block runs.
+    def _request(self, name: str, now: float) -> None:
+        actions = self.controller.request(name, now)
+        if self._journal is not None:
+            with contextlib.suppress(OSError):  # a full disk, which saving tells of
+                self._journal.add(name, now)
+        self._do(actions)
 
-        Raises InputError for an unknown model, TrialError when it is not warm after `seconds` or its load fails meanwhile.
+    @contextlib.contextmanager
+    def using(self, name: str, seconds: float) -> Iterator[Callable[[], str]]:
+        """The model stays while the block runs. What is yielded waits until it is warm and returns the address that answers for it; to be called
+        again after `lost`.
+
+        Raises InputError for an unknown model; what is yielded raises TrialError when it is not warm `seconds` after the request, or its load fails.
         """
         with self._changed:
-            self._do(self.controller.request(name, self.now()))
+            self._request(name, self.now())
             model = self.controller.model(name)
             failures = model.counts["load_failures"]
-        try:
+        deadline = time.monotonic() + seconds
+
+        def address() -> str:
             with self._changed:
-                deadline = time.monotonic() + seconds
-                while model.phase is not Phase.WARM or (address := self.driver.address(name)) is None:
+                while model.phase is not Phase.WARM or (found := self.driver.address(name)) is None:
                     left = deadline - time.monotonic()
                     if left <= 0.0 or model.counts["load_failures"] >= failures + MOST_FAILURES:
                         raise TrialError("The model does not get warm", where=name, expected=f"within {seconds:g} s", got=model.phase.name)
                     self._changed.wait(min(1.0, left))
+                return found
+
+        try:
             yield address
         finally:
             with self._changed:
@@ -134,7 +153,7 @@ class Control:
         with self._changed:
             for _ in range(count):
                 now = self.now()
-                self._do(self.controller.request(name, now))
+                self._request(name, now)
                 self._do(self.controller.done(name, now))
 
     def status(self) -> dict[str, Any]:
@@ -155,4 +174,8 @@ class Control:
         self._loop.join(10.0)
         self.save()
         with self._changed:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+            self.controller.forecasts.close()
             self.driver.close(unload)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet.arbiter import Arbiter
 from fleet.arrivals import Arrivals
-from fleet.forecaster import Forecasts
+from fleet.forecaster import Closed, Forecasts
 from fleet.habits import Habits
 from fleet.models import Action, Kind, ModelSpec, Phase
 from fleet.modes import Mode, Modes
@@ -48,7 +48,7 @@ class Controller(Reports):
         self.price_s = price_s
         self.policy = policy
         self.forecasts = forecasts or Forecasts()
-        self._stale: dict[str, tuple[list[tuple[int, float, float]], float]] = {}
+        self._stale: dict[str, tuple[Closed, float]] = {}
         """Models whose forecast `tick` makes anew, off the way of requests."""
         for spec in specs:
             self.add(spec)
@@ -75,6 +75,18 @@ class Controller(Reports):
         model = self.model(name)
         model.habits = Habits(arrivals, model.habits.price_s, model.habits.lead_s)
         model.selector.restore(costs, pauses)
+
+    def relive(self, name: str, at: float) -> None:
+        """Learn from a request that an earlier run had, and did not save: as if it was answered at once. `forget_pauses` must follow the last one."""
+        if name in self.models:
+            self._learn(self.models[name], at, at)
+            self.models[name].since = at
+
+    def forget_pauses(self) -> None:
+        """Nobody knows what was warm since the last request that was lived again."""
+        for model in self.models.values():
+            if model.plan is None:
+                model.since = None
 
     def remove(self, name: str, now: float) -> list[Action]:
         """A model vanishes, and is unloaded; requests inside end as its server ends them."""
@@ -110,9 +122,12 @@ class Controller(Reports):
         if model.users == 0 and since is not None and at - since > habits.bridge_s:
             model.selector.learn(habits, since, at)
         closed = habits.pass_slots(at) if slot >= 0.0 else []
-        arrivals.observe(at, now)
+        gap = arrivals.observe(at, now)
+        if gap is not None:
+            habits.bursts.observe(gap)
         if closed or slot < 0.0:
-            self._stale[model.spec.name] = (closed, at)
+            waiting, _ = self._stale.get(model.spec.name, ([], at))
+            self._stale[model.spec.name] = ([*waiting, *closed], at)
 
     def done(self, name: str, now: float) -> list[Action]:
         """A request was answered, or given up."""
@@ -134,7 +149,8 @@ class Controller(Reports):
             model.plan, name = conservative(model.habits, now), "conservative"
         else:
             model.plan = model.selector.plan(model.habits, now)
-        model.decisions[name] = model.decisions.get(name, 0) + 1
+        key = f"{name} {self.modes.mode.name}"
+        model.decisions[key] = model.decisions.get(key, 0) + 1
         wanted, change = model.plan.wants(now)
         self.wake(model, change if wanted else now)
 
@@ -156,18 +172,24 @@ class Controller(Reports):
         mode = Mode.CONSERVATIVE if fault else Mode.NORMAL
         if self.modes.set(mode, now, f"no forecasts: {fault}" if fault else "forecasts are back"):
             for model in self.models.values():
-                if model.plan is not None and model.users == 0 and model.since is not None:
-                    replanned = conservative(model.habits, model.since) if fault else model.selector.plan(model.habits, model.since)
-                    model.plan = replanned
-                    self.wake(model, now)
+                self._plan_anew(model, now)
         while self._stale:
             name, (closed, at) = self._stale.popitem()
             if name in self.models:
-                model = self.models[name]
-                self.forecasts.refresh(name, model.habits, closed, at)
-                if model.users == 0 and model.since == at and model.phase is Phase.WARM:
-                    self.plan(model, at)
+                self.forecasts.ask(name, self.models[name].habits, closed, at)
+        for answer in self.forecasts.answers():
+            if answer.name in self.models:
+                model = self.models[answer.name]
+                model.habits.forecast(answer.slot, answer.rates)
+                self._plan_anew(model, now)
         return self.due(now)
+
+    def _plan_anew(self, model: Resident, now: float) -> None:
+        """Of a pause that goes on, more is known now."""
+        if model.plan is not None and model.users == 0 and model.since is not None:
+            fallen_back = self.modes.mode is Mode.CONSERVATIVE
+            model.plan = conservative(model.habits, model.since) if fallen_back else model.selector.plan(model.habits, model.since)
+            self.wake(model, now)
 
     def next_wake(self) -> float:
         """When `tick` is due: a time that may have passed, or NEVER."""
@@ -183,6 +205,7 @@ class Controller(Reports):
             "cap_mb": self.arbiter.cap_mb,
             "forecast_seconds": self.forecasts.seconds,
             "forecasts": self.forecasts.count,
+            "forecaster_pid": self.forecasts.pid,
             "mode_changes": {mode.name: count for mode, count in self.modes.counts.items()},
             "models": {name: {**model.facts(now), **self.forecasts.facts(name)} for name, model in sorted(self.models.items())},
         }

@@ -44,11 +44,11 @@ def fleet_page(status: Mapping[str, Any]) -> str:
     for key, (name, kind, meaning) in PER_MODEL.items():
         found = [sample(name, (("model", model),), facts[key]) for model, facts in models.items() if facts.get(key) is not None]
         lines += [*_head(name, kind, meaning), *found] if found else []
-    lines += _head("qwarm_decisions_total", "counter", "Plans made, by model and policy.")
+    lines += _head("qwarm_decisions_total", "counter", "Plans made, by model, policy and mode.")
     lines += [
-        sample("qwarm_decisions_total", (("model", model), ("policy", policy)), count)
+        sample("qwarm_decisions_total", (("model", model), *zip(("policy", "mode"), made.split(" "), strict=True)), count)
         for model, facts in models.items()
-        for policy, count in sorted(facts["decisions"].items())
+        for made, count in sorted(facts["decisions"].items())
     ]
     lines += _head("qwarm_mode_changes_total", "counter", "Changes into each mode or lane.")
     lines += [sample("qwarm_mode_changes_total", (("mode", mode),), count) for mode, count in sorted(status["mode_changes"].items())]

@@ -1,4 +1,4 @@
-"""Counts of the next step, or of the next few together, online: levels, levels over a seasonal profile, and both corrected to the median.
+"""Counts of the next step, or of the next few together, online: levels, levels over a seasonal profile, further parts, and the median of their blend.
 
 A part counts by its recent skill against the best moving average (EWMA); one that does not beat it there has weight zero, so that a forecast without
 anything to add is that average. Intervals are conformal: their width is steered so that one outcome in ten falls outside (Gibbs and Candes, "Adaptive
@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
 ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.9)
 """Shares of the newest step in the moving averages."""
@@ -36,19 +38,31 @@ class Forecast:
     high: float
 
 
+class Part(Protocol):
+    """A forecast of its own that joins the blend by its skill."""
+
+    def learn(self, count: float, usual: float) -> None:
+        """A step ended with `count`, of which the profile had expected `usual` (0 for none)."""
+
+    def ahead(self, usuals: list[float]) -> list[float]:
+        """Counts of the steps ahead, one for each of `usuals`, which the profile expects of them."""
+        ...
+
+
 class Forecaster:
     """One series of counts. `horizon`: how many steps ahead are forecast together, as their sum. `recent`: outcomes that skill is judged on, about.
+    `extras`: parts beside the moving averages, plain and over the profile.
 
     `learn(count, usual)` after each step; `usual` is what a seasonal profile had expected of it, 0 for none. Then `forecast(usual ahead)`.
     """
 
     __slots__ = (
         "_errors",
-        "_first", "_fit", "_pending", "_window", "bias", "hits", "horizon", "levels", "recent", "steps", "told", "usuals", "width",
+        "_first", "_fit", "_pending", "_window", "bias", "extras", "hits", "horizon", "levels", "recent", "steps", "told", "usuals", "width",
     )  # fmt: skip
 
-    def __init__(self, horizon: int = 1, recent: int = 1500) -> None:
-        self.horizon, self.recent = horizon, recent
+    def __init__(self, horizon: int = 1, recent: int = 1500, extras: Sequence[Part] = ()) -> None:
+        self.horizon, self.recent, self.extras = horizon, recent, tuple(extras)
         self.levels = [0.0] * len(ALPHAS)
         self.usuals = [0.0] * len(ALPHAS)
         """Moving averages of the profile, to compare levels with."""
@@ -57,8 +71,8 @@ class Forecaster:
         """The moving average to begin with: the further ahead, the slower."""
         self._window: deque[float] = deque(maxlen=horizon)
         self._pending: deque[tuple[list[float], float, float]] = deque()
-        self._errors = [0.0] * (2 * len(ALPHAS) + 3)
-        """Recent mean absolute error of each part; then of the profile itself, of the blend and of the blend at its median."""
+        self._errors = [0.0] * (2 * len(ALPHAS) + 3 + len(self.extras))
+        """Recent mean absolute error: of averages, plain and over the profile; of the profile, extras, the blend, and the blend at its median."""
         self._fit = 0.0
         self.bias = 0.0
         """Median of (outcome - blend) / scale."""
@@ -91,6 +105,8 @@ class Forecaster:
             share = max(alpha, 1.0 / self.steps)
             self.levels[index] += share * (count - self.levels[index])
             self.usuals[index] += share * (usual - self.usuals[index])
+        for extra in self.extras:
+            extra.learn(count, usual)
         if len(self._pending) == self.horizon and len(self._window) == self.horizon:
             self._judge(*self._pending.popleft(), sum(self._window))
 
@@ -118,10 +134,11 @@ class Forecaster:
             for level, base in zip(self.levels, self.usuals, strict=True)
         ]
         parts.append(usual if usual > 0.0 else parts[0])
+        parts += [sum(extra.ahead([usual / horizon] * horizon)) for extra in self.extras]
         errors, ready = self._errors, self.ready
         best = min(range(count), key=errors.__getitem__) if ready else self._first
         limit = errors[best] * (1.0 - LEAST_GAIN)
-        weights = [(errors[index] / errors[best]) ** -SHARPNESS if 0.0 < errors[index] < limit else 0.0 for index in range(2 * count + 1)]
+        weights = [(errors[index] / errors[best]) ** -SHARPNESS if 0.0 < errors[index] < limit else 0.0 for index in range(len(parts))]
         weights[best] = 1.0
         blend = sum(weight * part for weight, part in zip(weights, parts, strict=True)) / sum(weights) if ready else parts[best]
         scale = math.sqrt(max(blend, 0.0) + 1.0)
@@ -133,12 +150,14 @@ class Forecaster:
         return Forecast(point, max(0.0, point - self.width * scale), point + self.width * scale)
 
     def shape(self, usuals: list[float]) -> list[float]:
-        """Counts of single steps further ahead, from what the profile expects of each, by the parts that have weight."""
-        best = min(range(len(ALPHAS)), key=self._errors.__getitem__)
-        seasonal = min(range(len(ALPHAS), 2 * len(ALPHAS) + 1), key=self._errors.__getitem__)
-        level = self.levels[best]
-        if not self.ready or self._errors[seasonal] >= self._errors[best]:
-            return [level] * len(usuals)
-        index = seasonal - len(ALPHAS)
-        ratio = 1.0 if index == len(ALPHAS) else self.levels[index] / max(self.usuals[index], 0.02 * self.usuals[0] + 1e-9)
+        """Counts of single steps further ahead, by the best part; `usuals`: what the profile expects of each."""
+        count = len(ALPHAS)
+        best = min(range(count), key=self._errors.__getitem__)
+        other = min(range(count, len(self._errors) - 2), key=self._errors.__getitem__)
+        if not self.ready or self._errors[other] >= self._errors[best]:
+            return [self.levels[best]] * len(usuals)
+        if other > 2 * count:
+            return self.extras[other - 2 * count - 1].ahead(usuals)
+        index = other - count
+        ratio = 1.0 if index == count else self.levels[index] / max(self.usuals[index], 0.02 * self.usuals[0] + 1e-9)
         return [ratio * usual for usual in usuals]

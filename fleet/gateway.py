@@ -105,23 +105,25 @@ class GatewayHandler(Handler):
         with self.server.place() as taken:
             if not taken:
                 raise Problem(503, "the queue is full", {"Retry-After": "1"})
-            for _ in range(TRIES):
-                try:
-                    with self.server.control.using(name, WAIT_S) as address:
+            try:
+                with self.server.control.using(name, WAIT_S) as warm:
+                    for _ in range(TRIES):
+                        address = warm()
                         try:
-                            status, content = self.server.upstream.ask(address, self.path, body)
+                            with self.server.control.driver.answering():
+                                status, content = self.server.upstream.ask(address, self.path, body)
                         except TimeoutError as error:  # it is slow, which is no reason to end what others wait for
                             raise Problem(504, f"no answer within {ANSWER_S:g} s") from error
                         except (OSError, http.client.HTTPException) as error:
                             self.server.control.lost(name, f"{type(error).__name__}: {error}", address)
                             continue
-                except InputError as error:
-                    raise Problem(404, error.what) from error
-                except TrialError as error:
-                    raise Problem(503, error.what, {"Retry-After": "5"}) from error
-                if status == 200:
-                    return content
-                raise Problem(status, _reason(content))
+                        if status == 200:
+                            return content
+                        raise Problem(status, _reason(content))
+            except InputError as error:
+                raise Problem(404, error.what) from error
+            except TrialError as error:
+                raise Problem(503, error.what, {"Retry-After": "5"}) from error
         raise Problem(502, f"the server of {name} died {TRIES} times under this request")
 
 

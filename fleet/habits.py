@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from fleet.arrivals import BINS, EDGES, FORGET, Arrivals, bin_of
+from fleet.bursts import Bursts
 from fleet.periods import Period, find_period
 from fleet.plans import Pattern, Window
 from fleet.seasons import DAY_SLOTS, SLOT_S, WEEK_SLOTS, day_index, place_of, slot_of
@@ -36,6 +37,7 @@ class Habits:
         "_period_key",
         "arrivals",
         "bridge_s",
+        "bursts",
         "forecast_windows",
         "lead_s",
         "price_s",
@@ -43,6 +45,7 @@ class Habits:
 
     def __init__(self, arrivals: Arrivals, price_s: float, lead_s: float) -> None:
         self.arrivals, self.price_s, self.lead_s = arrivals, price_s, lead_s
+        self.bursts = Bursts()
         self.bridge_s = min(arrivals.session_s, price_s / 40.0)
         self._hot = bytearray(self.pays(arrivals.profile.expected(place)) for place in range(WEEK_SLOTS))
         self._pattern: Pattern | None = None

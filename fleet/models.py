@@ -27,6 +27,8 @@ class Kind(enum.Enum):
     """What a server is asked for."""
 
     LOAD = "load"
+    HURRY = "hurry"
+    """Somebody waits now for a load that was begun in the background."""
     DROP_CONTEXTS = "drop contexts"
     UNLOAD = "unload"
 

@@ -57,6 +57,14 @@ def gaps(habits: Habits, now: float) -> Plan:
     return Plan(now, max(keep, habits.bridge_s), tuple((now + start, now + end) for start, end in windows), habits.lead_s)
 
 
+def burst(habits: Habits, now: float) -> Plan:
+    """In a burst, as long as this one's rate makes waiting worth it; then, and in no burst, what the histogram of gaps says."""
+    keep, windows = habits.gap_windows()
+    here = habits.bursts.keep_s(habits.price_s)
+    keep = keep if here is None else here
+    return Plan(now, max(keep, habits.bridge_s), tuple((now + start, now + end) for start, end in windows), habits.lead_s)
+
+
 def period(habits: Habits, now: float) -> Plan:
     """Around the next starts of sessions that come at a steady period; the conservative keep-alive where there is none."""
     found = habits.period()
@@ -106,4 +114,4 @@ def histogram(habits: Habits, now: float) -> Plan:
 def candidates() -> dict[str, Policy]:
     """What the selector chooses from; the first is the one it falls back to."""
     fixed = {f"keep-alive-{seconds:g}s": KeepAlive(seconds) for seconds in KEEP_ALIVES_S}
-    return {"conservative": conservative, **fixed, "schedule": schedule, "gaps": gaps, "period": period, "forecast": forecast}
+    return {"conservative": conservative, **fixed, "schedule": schedule, "gaps": gaps, "burst": burst, "period": period, "forecast": forecast}

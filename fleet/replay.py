@@ -17,7 +17,7 @@ from fleet.controller import PRICE_S, Controller
 from fleet.habits import Habits
 from fleet.models import Action, Kind, ModelSpec, Phase
 from fleet.plans import NEVER, Plan
-from fleet.policies import KeepAlive, Policy, conservative, forecast, gaps, histogram, interval, period, schedule
+from fleet.policies import KeepAlive, Policy, burst, conservative, forecast, gaps, histogram, interval, period, schedule
 
 POLICIES: dict[str, Policy] = {
     "always-warm": KeepAlive(NEVER),
@@ -28,6 +28,7 @@ POLICIES: dict[str, Policy] = {
     "histogram": histogram,
     "schedule": schedule,
     "gaps": gaps,
+    "burst": burst,
     "period": period,
     "forecast": forecast,
 }
@@ -142,7 +143,7 @@ class Replay:
                 self.timeline.append((now, action.model, action.kind.value))
             if action.kind is Kind.LOAD:
                 heapq.heappush(self.loads, (now + action.seconds, action.model))
-            else:
+            elif action.kind is not Kind.HURRY:
                 self.act(self.timed(self.controller.unloaded, action.model, now), now)
 
     def timed(self, call: Callable[..., list[Action]], *arguments: Any) -> list[Action]:

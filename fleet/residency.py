@@ -15,8 +15,8 @@ from pipeline.errors import InputError
 
 MOST_BACKGROUND = 1
 """Loads at once that nobody waits for: more would take the cores of the neighbours' requests."""
-HANG_FACTOR, HANG_S = 10.0, 30.0
-"""A load counts as hung after ten times its measured length plus this."""
+HANG_FACTOR, HANG_S = 15.0, 30.0
+"""A load counts as hung after fifteen times its measured length plus this: in the background it may stand still for most of the time."""
 REFRESH_SLACK_S = 1.0
 
 
@@ -60,13 +60,15 @@ class Residency(abc.ABC):
     def load(self, model: Resident, now: float, *, urgent: bool, reason: str) -> list[Action]:
         """Ask for a model; what can be begun now is."""
         name = model.spec.name
-        if model.phase is Phase.LOADING:
-            model.urgent = model.urgent or urgent
-        elif model.phase is not Phase.WARM:
+        hurry: list[Action] = []
+        if model.phase is Phase.LOADING and urgent and not model.urgent:
+            model.urgent = True
+            hurry = [Action(Kind.HURRY, name, True, reason)]
+        elif model.phase not in (Phase.LOADING, Phase.WARM):
             self._waiting[name] = self._waiting.get(name, False) or urgent
         if urgent and model.phase is not Phase.WARM:
             self.modes.enter(Mode.FULL_LOAD, name, now, reason)
-        return self.serve_waiting(now)
+        return [*hurry, *self.serve_waiting(now)]
 
     def serve_waiting(self, now: float) -> list[Action]:
         """Begin the loads that may begin: those that somebody waits for first, then one in the background while no other load runs."""

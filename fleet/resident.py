@@ -84,6 +84,7 @@ class Resident:
             "users": self.users,
             "policy": self.selector.name,
             "warm_idle_s": self.idle_s,
+            "seen": int(self.habits.arrivals.total),
             "decisions": dict(self.decisions),
             **self.counts,
         }

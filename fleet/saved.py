@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from fleet.arrivals import Arrivals
 from fleet.controller import Controller
+from fleet.journal import read_journal
 from pipeline.digests import sha256_bytes
 from pipeline.errors import RecordError
 from pipeline.strict import Record
@@ -30,11 +31,12 @@ class SavedModel(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Saved(Record):
-    """`at`: seconds since the epoch."""
+    """`at`: seconds since the epoch. `forecasts`: `Forecasts.saved`."""
 
-    SCHEMA: ClassVar[str] = "qwarm.controller/1"
+    SCHEMA: ClassVar[str] = "qwarm.controller/2"
     at: float
     models: dict[str, SavedModel]
+    forecasts: dict[str, str]
 
 
 def snapshot(controller: Controller, now: float) -> Saved:
@@ -46,15 +48,18 @@ def snapshot(controller: Controller, now: float) -> Saved:
         models[name] = SavedModel(
             base64.b64encode(content).decode(), sha256_bytes(content), costs, model.selector.pauses, model.idle_since is not None
         )
-    return Saved(now, models)
+    return Saved(now, models, controller.forecasts.saved())
 
 
 def restore(controller: Controller, path: str | Path, log: Callable[..., None] = lambda *_, **__: None) -> list[str]:
     """Give the controller's models what was learnt of them; returns those that were restored.
 
-    No file is a first start. A file, or a model in it, that is torn or of another schema is left out and logged: that model starts conservative.
+    Then they live again through the requests since the save, by the journal beside it. No file is a first start. A file, or a model in it, that is
+    torn or of another schema is left out and logged: that model starts conservative.
     """
+    folder = Path(path).parent
     if not Path(path).exists():
+        _relive(controller, folder, 0.0)
         return []
     try:
         saved = Saved.load(path, next="delete it: the controller starts conservative")
@@ -75,4 +80,14 @@ def restore(controller: Controller, path: str | Path, log: Callable[..., None] =
             continue
         controller.restore(name, arrivals, {key: cost for key, cost in kept.costs.items() if math.isfinite(cost) and cost >= 0.0}, kept.pauses)
         restored.append(name)
+    refused = controller.forecasts.restore({name: text for name, text in saved.forecasts.items() if name in controller.models})
+    for name in refused:
+        log("state_refused", file=str(path), model=name, reason="a past of forecasts that cannot be", next="its forecasts begin anew")
+    _relive(controller, folder, saved.at)
     return restored
+
+
+def _relive(controller: Controller, folder: Path, since: float) -> None:
+    for at, name in read_journal(folder, since):
+        controller.relive(name, at)
+    controller.forget_pauses()

@@ -19,11 +19,20 @@ MEASURED = frozenset({"weights_mb", "load_s"})
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """`cap_mb`: memory for all models together, null for no cap. `price_s`: seconds of warm memory that a cold start is worth."""
+    """`cap_mb`: memory for all models together, null for no cap. `price_s`: seconds of warm memory that a cold start is worth.
+
+    `lstm`: file of `qwarm lstm`, `statsforecast`: ETS; further parts of forecasts, see `fleet.extras`.
+    """
 
     models: tuple[ModelSpec, ...]
     price_s: float = PRICE_S
     cap_mb: float | None = None
+    lstm: str = ""
+    statsforecast: bool = False
+
+    def forecast_options(self) -> list[str]:
+        """Command line of `fleet.forecast_process`."""
+        return [*(["--lstm", self.lstm] if self.lstm else []), *(["--statsforecast"] if self.statsforecast else [])]
 
 
 def read_settings(path: str | Path) -> Settings:
@@ -47,7 +56,13 @@ def read_settings(path: str | Path) -> Settings:
     for key, value in (("price_s", price), ("cap_mb", 1.0 if cap is None else cap)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < 1e12:
             raise ConfigError("A number cannot be", where=f"{path}: {key}", expected="a positive number", got=repr(value)[:80])
-    return Settings(specs, float(price), None if cap is None else float(cap))
+    lstm, ets = data.get("lstm", ""), data.get("statsforecast", False)
+    for key, value, kind in (("lstm", lstm, str), ("statsforecast", ets, bool)):
+        if not isinstance(value, kind):
+            raise ConfigError("A value is of another kind", where=f"{path}: {key}", expected=kind.__name__, got=repr(value)[:80])
+    if lstm and not Path(lstm).is_file():
+        raise ConfigError("There is no such file", where=f"{path}: lstm", expected="a file of `qwarm lstm`", got=lstm)
+    return Settings(specs, float(price), None if cap is None else float(cap), lstm, ets)
 
 
 def _check(data: Any, known: set[str], where: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from contextlib import AbstractContextManager, nullcontext
 
 from fleet.drivers import Event
 from fleet.models import Action, Kind, ModelSpec
@@ -58,7 +59,8 @@ class Triton:
 
     def begin(self, action: Action, spec: ModelSpec, now: float) -> None:  # noqa: ARG002
         """Call in a thread of its own: a load answers when it has ended."""
-        threading.Thread(target=self._work, args=(action.kind, spec.name), name=f"triton {spec.name}", daemon=True).start()
+        if action.kind is not Kind.HURRY:
+            threading.Thread(target=self._work, args=(action.kind, spec.name), name=f"triton {spec.name}", daemon=True).start()
 
     def _work(self, kind: Kind, name: str) -> None:
         loading = kind is Kind.LOAD
@@ -96,6 +98,10 @@ class Triton:
     def address(self, name: str) -> str | None:
         """The server's, for a model that it has."""
         return self.url if name in self._warm else None
+
+    def answering(self) -> AbstractContextManager[None]:
+        """The server orders its own loads."""
+        return nullcontext()
 
     def found(self) -> list[str]:
         """Not asked: models of an earlier controller are loaded again, which Triton answers at once for one that it has."""

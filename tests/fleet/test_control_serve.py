@@ -129,10 +129,50 @@ def test_three_models_in_memory_for_two_lose_no_request_when_things_die(fleet: P
         assert answers == [200] * 10
         page = urlopen(f"{acting.address}/metrics", timeout=10).read().decode()
         assert 'qwarm_cold_starts_total{model="ant"} 0' in page
+        until(lambda: acting.status()["mode"] == "NORMAL")
+        until(lambda: "NORMAL" in (state / "fleet.json").read_text())
         told = subprocess.run([sys.executable, "-m", "fleet.main", "status", "--state", str(state)], capture_output=True, text=True, cwd=ROOT)
         assert "mode NORMAL" in told.stdout, told.stdout + told.stderr
+        asked = subprocess.run([sys.executable, "-m", "fleet.main", "status", "--url", acting.address], capture_output=True, text=True, cwd=ROOT)
+        assert "ant: WARM, policy conservative" in asked.stdout, asked.stdout + asked.stderr
+        assert "forecasts are back" in asked.stdout
     finally:
         acting.stop()
+
+
+def test_forecaster_server_and_controller_are_killed_in_turn_and_nothing_is_lost(fleet: Path, state: Path) -> None:
+    """Each request is answered, a client that meets a dead controller asks again; what was learnt of each is there afterwards."""
+    acting, asked = Acting(fleet, state, "--unload"), dict.fromkeys(NAMES, 0)
+
+    def ask(name: str) -> None:
+        assert acting.ask(name) == 200
+        asked[name] += 1
+
+    try:
+        until(lambda: acting.status()["mode"] == "NORMAL")
+        for name in ("ant", "ant", "bee"):
+            ask(name)
+        forecaster = acting.status()["forecaster_pid"]
+        os.kill(forecaster, signal.SIGKILL)
+        until(lambda: acting.status()["mode"] == "CONSERVATIVE")
+        ask("ant")
+        until(lambda: acting.status()["mode"] == "NORMAL")  # it was started again
+        reasons = [change["reason"] for change in acting.status()["changes"] if change["model"] == ""]
+        assert reasons[-2:] == ["no forecasts: its process ended (exit code -9)", "forecasts are back"]
+        assert acting.status()["forecaster_pid"] != forecaster
+        ask("ant")
+        os.kill(next(json.loads(file.read_text())["pid"] for file in state.glob("servers/ant/process-*.json")), signal.SIGKILL)
+        ask("ant")
+        for _ in range(2):
+            acting.stop(kill=True)
+            acting = Acting(fleet, state, "--unload")
+            assert {name: facts["seen"] for name, facts in acting.status()["models"].items()} == asked
+            ask("bee")
+            ask("cow")
+        assert acting.status()["memory_mb"] <= acting.status()["cap_mb"]
+    finally:
+        acting.stop()
+    assert not list(state.glob("servers/*/process-*.json"))  # none is left
 
 
 def test_a_shadow_counts_the_requests_of_a_server_that_is_not_its_own(bundle: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,9 @@ class Ready:
 
     def address(self, name: str) -> str | None:  # noqa: ARG002
         return self.url
+
+    def answering(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def found(self) -> list[str]:
         return []

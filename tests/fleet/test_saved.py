@@ -119,6 +119,7 @@ def test_the_page_of_metrics_is_read_by_prometheus() -> None:
     cold = {sample.labels["model"]: sample.value for sample in families["qwarm_cold_starts"].samples}
     assert cold == {"a": controller.models["a"].counts["cold"], "b": 0}
     assert {sample.labels["policy"] for sample in families["qwarm_decisions"].samples} >= {"conservative"}
+    assert {sample.labels["mode"] for sample in families["qwarm_decisions"].samples} == {"NORMAL"}
     assert sum(sample.value for sample in families["qwarm_fleet_mode"].samples) == 1
 
 
