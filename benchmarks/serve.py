@@ -38,7 +38,7 @@ from fleet.protocol import DATATYPE_OF
 from pipeline.errors import ConfigError, QwarmError
 from pipeline.platforms import machine_facts
 from warmup import latency
-from warmup.plan import axis_rungs, pad_to_plan
+from warmup.plan import pad_to_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120.0
@@ -65,7 +65,7 @@ class Rows:
         batch = manifest.shapes[str(manifest.inputs[0].shape[0])].min
         self.count = len(next(iter(rows.values()))) - batch + 1
         self.inputs = [{name: array[index : index + batch] for name, array in rows.items()} for index in range(self.count)]
-        ladder = axis_rungs(served.parts.plan)
+        ladder = served.parts.plan.ladder
         self.padded = [pad_to_plan(inputs, manifest.inputs, ladder)[0] for inputs in self.inputs]
         """What reaches the engine."""
         self.expected = [{name: array.ravel() for name, array in served.infer(inputs).items()} for inputs in self.inputs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -24,11 +25,20 @@ BATCH = AxisRange(1, 1, 16)
 """Sizes that an ONNX file is built for where its batch axis is open."""
 RUNS, REQUESTS, DRAWS = 11, 60, 5
 MAX_SECONDS = 120.0
-SHOWN_WIDTH = 32
+SHOWN_WIDTH, LAYERS = 32, 5
 
 
 def of_engine(
-    folder: Path, *, plan: Path | None, data: Path | None, batches: Sequence[int], callers: int, runs: int, out: Path | None
+    folder: Path,
+    *,
+    plan: Path | None,
+    data: Path | None,
+    batches: Sequence[int],
+    callers: int,
+    runs: int,
+    out: Path | None,
+    cold_pages: bool = False,
+    layers: bool = False,
 ) -> dict[str, Any]:
     """Measure the engine in `folder`; without `plan` the shortest one is found first, and written to `out` when that is given.
 
@@ -41,10 +51,11 @@ def of_engine(
     from pipeline.arrays import read_arrays
     from pipeline.progress import bar
     from pipeline.records import WarmupPlan
+    from warmup.attribution import attribute
     from warmup.coldstart import engine_command, measure
-    from warmup.find import find_iterations
-    from warmup.misses import look, misses, probe_command
-    from warmup.plan import batch_axis, ladder_plan
+    from warmup.find import find_plan
+    from warmup.misses import look, misses
+    from warmup.plan import Maker, batch_axis
 
     engine = read_engine(folder)
     with tempfile.TemporaryDirectory(prefix="qwarm-coldstart-") as scratch:
@@ -53,13 +64,9 @@ def of_engine(
         np.savez(rows_file, allow_pickle=False, **dict(rows))
         if plan is None:
             allowed = engine.shapes[batch_axis(engine.inputs)]
-            ladder = partial(
-                ladder_plan, engine, rows, batches=batches or _ladder(allowed), concurrency=sorted({1, callers}), max_seconds=MAX_SECONDS,
-                preprocess_sha256="",
-            )  # fmt: skip
+            maker = Maker(engine, rows, batches or _ladder(allowed), sorted({1, callers}), MAX_SECONDS, "")
             with bar("coldstart: find the shortest plan in fresh processes") as report:
-                iterations, found_by = find_iterations(folder, rows_file, ladder, progress=report)
-            chosen = ladder(iterations=iterations, found_by=found_by)
+                chosen = find_plan(folder, rows_file, maker, progress=report)
             plan = out or Path(scratch) / "plan.json"
             chosen.save(plan)
         else:
@@ -69,11 +76,17 @@ def of_engine(
             "warm": engine_command(folder, "warm", rows=rows_file, plan=plan, requests=REQUESTS),
         }
         with bar("coldstart: fresh processes with and without the plan") as report:
-            trials = measure(commands, runs, report)
+            trials = measure(commands, runs, report, curves=True, cold_files=[folder / name for name in engine.files] if cold_pages else ())
         with bar("coldstart: sizes and callers that the plan never ran") as report:
-            seen = look(probe_command(folder, rows=rows_file, plan=plan, draws=DRAWS, callers=chosen.concurrency), runs, report)
+            seen = look(folder, plan, rows_file, shapes=engine.shapes, draws=DRAWS, processes=runs, progress=report)
+        excess = None
+        if layers:
+            with bar("coldstart: the runtime's own profiler") as report:
+                excess = attribute(folder, rows_file)
+                report(1, 1, "")
     facts = {"target": engine.target, "rows": str(data) if data else "made up", "plan": f"{len(chosen.steps)} steps, {chosen.found_by}"}
-    return _result(facts, trials, misses(seen))
+    result = _result(facts, trials, misses(seen))
+    return {**result, "excess": excess.to_json()} if excess else result
 
 
 def of_bundle(folder: Path, *, target: str | None, key: Path | None, allow_unsigned: bool, runs: int) -> dict[str, Any]:
@@ -120,11 +133,17 @@ def _result(facts: Mapping[str, str], trials: Sequence[Trial], found: Sequence[M
     return {
         **facts,
         "verdict": verdict.name,
-        "cold": cold.to_json(),
-        "warm": warm.to_json(),
+        **{found.variant: {**found.to_json(), **_taken(trials, found.variant)} for found in (cold, warm)},
         "misses": [one.to_json() for one in found],
         "trials": [trial.to_json() for trial in trials],
     }
+
+
+def _taken(trials: Sequence[Trial], variant: str) -> dict[str, float]:
+    """Peak memory and processor time of a variant's processes, medians; 0 ms where no curve was read."""
+    mine = [trial for trial in trials if trial.variant == variant]
+    cpu = [max((point.cpu_ms for point in trial.curve), default=0.0) for trial in mine]
+    return {"peak_rss_mb": statistics.median(trial.peak_rss_mb for trial in mine), "cpu_ms": statistics.median(cpu)}
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -132,13 +151,17 @@ def describe(result: Mapping[str, Any]) -> str:
     lines = [f"{result['verdict']}: {result['target']}, plan: {result['plan']}; rows: {result['rows']}"]
     for name in ("cold", "warm"):
         found = result[name]
-        lines.append(f"{name} ({found['processes']} fresh processes): steady p50 {found['steady_p50_ms']:.2f} ms")
+        lines.append(
+            f"{name} ({found['processes']} fresh processes): steady p50 {found['steady_p50_ms']:.2f} ms, after {found['settles_after']} requests"
+        )
         for request in found["leading"]:
             interval = request["interval"]
             bounds = f"{interval['low']:.2f} to {interval['high']:.2f}" if interval else f"no interval: {found['decide']}"
             said = {"FAIL": "slow", "PASS": "not slow", "UNDECIDED": "undecided"}[request["verdict"]]
             lines.append(f"  request {request['number']}: {request['ratio']:.2f} of the next ones ({bounds}), {request['excess_ms']:+.1f} ms: {said}")
         lines += _waterfall(found["phase_ms"])
+        peak, cpu = found["peak_rss_mb"], found["cpu_ms"]
+        lines.append(f"  {peak:.0f} MB resident at most" + (f", {cpu:.0f} ms of processor time up to the last request" if cpu else ""))
     for one in result["misses"]:
         if one["ratio"] is None:
             lines.append(f"{one['kind']}: not measured: {one['why']}")
@@ -147,7 +170,14 @@ def describe(result: Mapping[str, Any]) -> str:
         lines.append(
             f"{one['kind']}: {one['verdict']}: first over steady {one['ratio']:.2f}, {one['limit']:g} allowed, {one['requests']} requests{worst}"
         )
+    if excess := result.get("excess"):
+        lines.append(f"inside the layers a cold first request takes {_more(excess['all_layers'])}, by the runtime's profiler:")
+        lines += [f"  {layer['layer'][:60]}: {_more(layer)}" for layer in excess["layers"][:LAYERS]]
     return "\n".join(lines)
+
+
+def _more(layer: Mapping[str, Any]) -> str:
+    return f"{layer['first_ms']:.2f} ms, steady {layer['steady_ms']:.2f}"
 
 
 def _waterfall(phases: Mapping[str, float]) -> list[str]:
@@ -169,12 +199,16 @@ def coldstart(
     target: Annotated[str | None, typer.Option(help="for an ONNX file: what it is built for (default openvino-cpu); for a bundle: which one")] = None,
     size: Annotated[list[str] | None, typer.Option(metavar="AXIS=N", help="for an ONNX file: size of a dynamic axis other than the batch")] = None,
     out: Annotated[Path | None, typer.Option(help="write the plan that was found")] = None,
+    cold_pages: Annotated[bool, typer.Option("--cold-pages", help="drop the engine's files from the page cache before each process")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="ask the runtime's own profiler which layers a cold request waits for")] = False,
     key: Annotated[Path | None, typer.Option(help="for a bundle: the public key that must have signed it")] = None,
     allow_unsigned: Annotated[bool, typer.Option("--allow-unsigned", help="for a bundle: go on without a key")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
     """Does the first request take longer than the rest, and does a plan mend it? Exit 3 when requests behind it are slow, 4 when undecided."""
-    measured = partial(of_engine, plan=plan, data=data, batches=batch or (), callers=callers, runs=runs, out=out)
+    measured = partial(
+        of_engine, plan=plan, data=data, batches=batch or (), callers=callers, runs=runs, out=out, cold_pages=cold_pages, layers=layers
+    )
     if (what / "manifest.json").is_file():
         result = of_bundle(what, target=target, key=key, allow_unsigned=allow_unsigned, runs=runs)
     elif (what / "engine.json").is_file():

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import queue
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -158,15 +159,20 @@ class Session(abc.ABC):
         check_inputs(inputs, self.engine.inputs, self.engine.shapes)
         return self._infer(slot, inputs)
 
-    def close(self) -> None:
-        """Wait for the calls in flight, then free the runtime's memory. Later calls raise TargetError; closing twice is harmless."""
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for the calls in flight, then free the runtime's memory. Later calls raise TargetError; closing twice is harmless.
+
+        After `timeout` seconds what a call that does not return holds is left to it until the process ends.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
         with self._closing:
             if self._closed:
                 return
             self._closed = True
-            for _ in range(self.concurrency):
-                self._free.get()
-            self._release()
+            with contextlib.suppress(queue.Empty):
+                for _ in range(self.concurrency):
+                    self._free.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+                self._release()
             self._free.put(None)  # wakes whoever waited for a slot, one after the other
 
     def __enter__(self) -> Self:

@@ -23,6 +23,7 @@ Settings, and why (measured 2026-11-30, onnxruntime 1.24.4, 2 cores with AVX512-
 from __future__ import annotations
 
 import importlib.util
+import json
 import platform as host
 import tempfile
 from collections.abc import Collection, Mapping
@@ -145,17 +146,37 @@ def load(folder: Path, engine: Engine, *, concurrency: int) -> ONNXRuntimeSessio
 
     Raises Refused (a file is not what engine.json lists) and TargetError (no ONNX Runtime, another platform, the runtime refuses the graph).
     """
+    return ONNXRuntimeSession(engine, _opened(folder, engine), concurrency)
+
+
+def profile(folder: Path, engine: Engine, batch: Batch, requests: int) -> list[dict[str, float]]:
+    """Milliseconds of each layer, by its name and kernel, in each of `requests` requests of a new session. Raises as `load` does."""
+    with tempfile.TemporaryDirectory(prefix="qwarm-profile-") as scratch:
+        session = _opened(folder, engine, f"{scratch}/run")
+        for _ in range(requests):
+            session.run(None, dict(batch))
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    runs = sorted((event for event in events if event["name"] == "model_run"), key=lambda event: event["ts"])
+    found: list[dict[str, float]] = [{} for _ in runs]
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            place = next(place for place, run in enumerate(runs) if run["ts"] <= event["ts"] <= run["ts"] + run["dur"])
+            found[place][f"{event['name'].removesuffix('_kernel_time')} ({event['args']['op_name']})"] = event["dur"] / 1e3
+    return found
+
+
+def _opened(folder: Path, engine: Engine, profile_prefix: str = "") -> Any:
     runtime = runtime_of(engine.target)
     refuse_misfit(misfit(engine.target, engine.key_fields), engine.target, "serve on a machine like the one it was built on, or build it here")
     graph, side = verified_bytes(folder, engine, GRAPH), sorted(name for name in engine.files if name != GRAPH)
     try:
-        session = _mapped(runtime, graph, side, folder, engine)
+        session = _mapped(runtime, graph, side, folder, engine, profile_prefix)
     except QwarmError:
         raise
     except Exception as error:  # the binding's exceptions have no common base but Exception
         raise TargetError("ONNX Runtime refuses the engine", where=str(folder), expected="a graph it stored itself", got=said(error)) from error
     refuse_other_tensors(engine, (port.name for port in session.get_inputs()), (port.name for port in session.get_outputs()), folder / GRAPH)
-    return ONNXRuntimeSession(engine, session, concurrency)
+    return session
 
 
 class ONNXRuntimeSession(Session):
@@ -213,9 +234,11 @@ def _open(runtime: Any, stored: Mapping[str, bytes], options: Any) -> Any:
     return _session(runtime, stored[GRAPH], options)
 
 
-def _mapped(runtime: Any, graph: bytes, side: list[str], folder: Path, engine: Engine) -> Any:
+def _mapped(runtime: Any, graph: bytes, side: list[str], folder: Path, engine: Engine, profile_prefix: str = "") -> Any:
     """A session that maps a private copy of the weights, checked as they are copied; their bytes themselves where no copy can be made."""
     options = session_options(runtime, "ORT_DISABLE_ALL")
+    if profile_prefix:
+        options.enable_profiling, options.profile_file_prefix = True, profile_prefix
     if not side:
         return _session(runtime, graph, options)
     try:

@@ -19,8 +19,10 @@ from pipeline.errors import InputError, QwarmError, TargetError, TrialError
 from pipeline.padding import cut, stack
 from pipeline.records import ReleasedTarget, ReleaseManifest, WarmupResult
 from pipeline.tensors import Batch, check_inputs
-from warmup.plan import axis_rungs, pad_to_plan
+from warmup.plan import pad_to_plan
 from warmup.runner import run_plan
+
+HUNG_SECONDS = 1.0
 
 
 class Served:
@@ -34,7 +36,7 @@ class Served:
         self.manifest: ReleaseManifest = parts.verified.manifest
         self.target = parts.released.target
         self.labels: tuple[str, ...] = parts.labels
-        self._ladder = axis_rungs(parts.plan)
+        self._ladder = parts.plan.ladder
         self.fell_back: dict[str, str] = {}
         """Targets of the bundle that fit this machine and could not be made hot, and why: this one was taken in their place."""
         self._state_folder: Path | None = None
@@ -157,7 +159,6 @@ def load(verified: Verified, *, target: str | None = None, concurrency: int | No
 def _load(verified: Verified, released: ReleasedTarget, concurrency: int | None, verify_ms: float) -> Served:
     parts = read_parts(verified, released)
     start = time.perf_counter()
-    os.environ.update(parts.plan.environment)
     session = parts.open_session(concurrency)
     try:
         loaded = time.perf_counter()
@@ -165,7 +166,7 @@ def _load(verified: Verified, released: ReleasedTarget, concurrency: int | None,
         timings = {"verify": verify_ms, "load": (loaded - start) * 1000.0, "warm": (time.perf_counter() - loaded) * 1000.0}
         return Served(parts, session, warmed, {**timings, "ready": states.process_age_ms()})
     except BaseException:
-        session.close()
+        session.close(timeout=HUNG_SECONDS)  # a call that hangs in the runtime must not keep the next target from being tried
         raise
 
 

@@ -7,7 +7,6 @@ import time
 FIRST_LINE_NS = time.monotonic_ns()
 
 import argparse  # noqa: E402  (the interpreter's own start ends above)
-import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -19,7 +18,7 @@ from fleet.verify import verify  # noqa: E402
 from pipeline.records import Trial  # noqa: E402
 from pipeline.tensors import Batch  # noqa: E402
 from warmup.child import answer  # noqa: E402
-from warmup.plan import axis_rungs, pad_to_plan  # noqa: E402
+from warmup.plan import pad_to_plan  # noqa: E402
 from warmup.runner import run_plan  # noqa: E402
 from warmup.trial import Phases, first_request, measure  # noqa: E402
 
@@ -53,11 +52,10 @@ def run(options: argparse.Namespace) -> Trial:
     verified = verify(options.bundle, options.key, allow_unsigned=options.allow_unsigned)
     parts = read_parts(verified, choose(verified.manifest, options.target))
     phases.mark("verify")
-    os.environ.update(parts.plan.environment)
     engines.backend(options.target).preload(options.target)
     phases.mark("imports")
     request: Batch = first_request(parts.engine, parts.rows)
-    request, _ = pad_to_plan(request, parts.engine.inputs, axis_rungs(parts.plan))
+    request, _ = pad_to_plan(request, parts.engine.inputs, parts.plan.ladder)
     return measure(
         parts.open_session,
         request,

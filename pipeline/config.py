@@ -44,10 +44,12 @@ class TargetConfig(Section):
 
 
 class WarmupConfig(Section):
-    """`iterations: auto` finds the smallest number whose first request is steady, in fresh processes.
+    """`iterations: auto` finds the shortest plan behind which every size at every concurrency is hot, in fresh processes (warmup/find.py), for
+    about `search_seconds`; a number runs every one so many times.
 
     `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes). A step at which
-    the runtime fails is tried `retries` times more; `max_rss_mb` (10^6 bytes) is the resident memory that the warm process may reach.
+    the runtime fails is tried `retries` times more; `max_rss_mb` (10^6 bytes) is the resident memory that the warm process may reach;
+    above `max_power_w` (processor packages and GPUs) or `max_celsius` the warm-up waits between requests.
     """
 
     concurrency: list[PositiveInt] = Field(default=[1], min_length=1)
@@ -57,6 +59,9 @@ class WarmupConfig(Section):
     max_seconds: Annotated[float, Field(gt=0)] = 30.0
     retries: Annotated[int, Field(ge=0)] = 1
     max_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_power_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_celsius: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    search_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 90.0
 
 
 class Config(Section):

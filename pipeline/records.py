@@ -1,42 +1,53 @@
-"""The nouns that flow between stages. All frozen and strict; units are in the field names; digests are hex sha256."""
+"""The nouns that flow between stages. All frozen and strict; units are in the field names; digests are hex sha256.
+
+An index of `pipeline/*_records.py`. A host needs a third of them, and making a record class takes half a millisecond: each file is imported
+when a name of it is asked for.
+"""
 
 from __future__ import annotations
 
-from pipeline.data_records import ROLES, Anomaly, Claim, Finding, LeakCost, Role, Roles, RowSource, Shift
-from pipeline.engine_records import Census, CensusLayer, Engine, File, Platform
-from pipeline.model_records import (
-    Agreement,
-    Attribution,
-    Candidate,
-    Choice,
-    Epoch,
-    ExportedModel,
-    FloatNode,
-    OutlierRows,
-    Parity,
-    Parting,
-    QuantizedModel,
-    Ranges,
-    TensorRange,
-    Training,
-)
-from pipeline.release_records import (
-    Details,
-    DriftReport,
-    Evidence,
-    LatencyBand,
-    NotMeasured,
-    PaddingCost,
-    Rebuild,
-    ReleasedTarget,
-    ReleaseManifest,
-    SliceDrift,
-    Validation,
-    WorstRow,
-)
-from pipeline.tensors import AxisRange, TensorSpec
-from pipeline.verdicts import Check, Interval, Verdict
-from pipeline.warmup_records import ColdStartReport, Trial, WarmupPlan, WarmupResult, WarmupStep
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.data_records import ROLES, Anomaly, Claim, Finding, LeakCost, Role, Roles, RowSource, Shift
+    from pipeline.engine_records import Census, CensusLayer, Engine, File, Platform
+    from pipeline.model_records import (
+        Agreement,
+        Attribution,
+        Candidate,
+        Choice,
+        Epoch,
+        ExportedModel,
+        FloatNode,
+        OutlierRows,
+        Parity,
+        Parting,
+        QuantizedModel,
+        Ranges,
+        TensorRange,
+        Training,
+    )
+    from pipeline.release_records import (
+        Details,
+        DriftReport,
+        Evidence,
+        LatencyBand,
+        NotMeasured,
+        PaddingCost,
+        Rebuild,
+        ReleasedTarget,
+        ReleaseManifest,
+        SliceDrift,
+        Validation,
+        WorstRow,
+    )
+    from pipeline.tensors import AxisRange, TensorSpec
+    from pipeline.verdicts import Check, Interval, Verdict
+    from pipeline.warmup_records import ColdStartReport, CurvePoint, Situation, StepGain, Trial, WarmupPlan, WarmupResult, WarmupStep
+
+FILES = ("tensors", "verdicts", "engine_records", "warmup_records", "release_records", "model_records", "data_records")
+"""In the order they are looked into: what a host needs comes first."""
 
 __all__ = [
     "ROLES",
@@ -51,6 +62,7 @@ __all__ = [
     "Choice",
     "Claim",
     "ColdStartReport",
+    "CurvePoint",
     "Details",
     "DriftReport",
     "Engine",
@@ -78,7 +90,9 @@ __all__ = [
     "Roles",
     "RowSource",
     "Shift",
+    "Situation",
     "SliceDrift",
+    "StepGain",
     "TensorRange",
     "TensorSpec",
     "Training",
@@ -90,3 +104,11 @@ __all__ = [
     "WarmupStep",
     "WorstRow",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for file in FILES:
+            if name in vars(module := importlib.import_module(f"pipeline.{file}")):
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

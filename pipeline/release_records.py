@@ -10,7 +10,7 @@ from pipeline.model_records import Agreement, Attribution
 from pipeline.strict import Record
 from pipeline.tensors import AxisRange, TensorSpec
 from pipeline.verdicts import Check, Interval, Verdict
-from pipeline.warmup_records import ColdStartReport
+from pipeline.warmup_records import ColdStartReport, StepGain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +177,7 @@ class Details(Record):
     census: Census | None
     bands: tuple[LatencyBand, ...]
     padding: tuple[PaddingCost, ...] = ()
+    gains: tuple[StepGain, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

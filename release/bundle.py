@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -196,7 +197,8 @@ def target_files(
 def recorded_names(plan: WarmupPlan, exported: ExportedModel) -> list[str]:
     """Names in expected.npz: each output, at each combination of sizes that the plan warms beside the batch."""
     axis = batch_axis(exported.inputs)
-    combinations = [{name: size for name, size in step.sizes.items() if name != axis} for step in plan.steps]
+    others = {name: sizes for name, sizes in plan.ladder.items() if name != axis}
+    combinations = [dict(zip(others, sizes, strict=True)) for sizes in itertools.product(*others.values())]
     return sorted({expected_name(spec.name, sizes) for spec in exported.outputs for sizes in combinations})
 
 

@@ -52,7 +52,7 @@ def judge_target(
         measured_at=measured_at,
         refuses=refuses,
         attribution=validation.attribution,
-        details=Details(validation.drift, validation.census, bands(validation.coldstart.trials), validation.padding),
+        details=Details(validation.drift, validation.census, bands(validation.coldstart.trials), validation.padding, validation.coldstart.gains),
     )
 
 

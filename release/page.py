@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.records import Choice, DriftReport, Evidence, ExportedModel, LeakCost, QuantizedModel, Roles
-from release import charts, compatibility
+from release import charts, compatibility, warmup_plots
 from release.agreement import loss_text
 from release.changes import Change
 from release.data_report import data_section
@@ -103,6 +103,8 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
              charts.drift(details.drift, evidence.checks)),
             ("Latency", "median over fresh processes, with the 10th to 90th percentile", charts.latency(details.bands)),
             ("Cold start", "medians over fresh processes; cold runs no warm-up plan", charts.cold_start(details.bands)),
+            ("Warm-up steps", "the first request that loses most where a step is left out: green with it, brown without; medians over processes",
+             warmup_plots.gains(details.gains)),
             ("INT8 coverage", "what the runtime really executes, by layer", charts.coverage(details.census) if details.census else ""),
         ]  # fmt: skip
         found["drawings"] = [{"title": title, "note": note, "svg": svg} for title, note, svg in drawings]

@@ -17,7 +17,7 @@ from pipeline.records import AxisRange, ExportedModel, TensorSpec, WarmupPlan
 from pipeline.tensors import Batch
 from release import pbtxt
 from release.pbtxt import Name
-from warmup.plan import axis_rungs, batch_axis
+from warmup.plan import batch_axis
 
 MODEL = Path(__file__).with_name("triton_model.py.in")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -90,7 +90,7 @@ def _warmup(name: str, exported: ExportedModel, plan: WarmupPlan, rows: Batch) -
         first[spec.name] = _fitted(rows[spec.name][0], spec, exported.shapes)
         files[f"{name}/warmup/{spec.name}"] = np.ascontiguousarray(first[spec.name]).tobytes()
     samples: list[dict[str, object]] = []
-    for size in axis_rungs(plan)[axis]:
+    for size in plan.ladder[axis]:
         inputs = [
             {
                 "key": spec.name,

@@ -33,7 +33,7 @@ from stages.hardware import not_measured, now
 from stages.rows import joined, role_batches, role_columns, role_manifest
 from warmup.coldstart import engine_command, measure
 from warmup.padding_cost import padding_costs
-from warmup.plan import axis_rungs, ladder_plan, pad_to_plan, rungs
+from warmup.plan import batch_axis, pad_to_plan
 
 
 def run(target: str) -> str:
@@ -55,7 +55,7 @@ def run(target: str) -> str:
         padding = padding_costs(session, plan, warm_rows)
     bound_to = {**bindings(config, exported, roles, platform), "engine_sha256": int8.digest(), "plan_sha256": plan.digest()}
     with tempfile.TemporaryDirectory() as scratch:
-        commands = _commands(config, target, plan, warm_rows, Path(scratch))
+        commands = _commands(config, target, plan, Path(scratch))
         trials: tuple[Trial, ...] = ()
         wanted = config.gates.trials
         while True:
@@ -65,7 +65,7 @@ def run(target: str) -> str:
                 target=target,
                 bound_to=bound_to,
                 drift=report,
-                coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), now(), trials),
+                coldstart=ColdStartReport(target, platform.machine_id, plan.digest(), now(), trials, plan.gains),
                 census=int8.census,
                 agreement=agreed,
                 attribution=attributed,
@@ -85,8 +85,9 @@ def run(target: str) -> str:
 def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
     """Run both engines over the validation role, on the same batches padded as a host pads them; every output is compared."""
     function = known_metrics.function(config.gates.metric)
-    specs, ladder = config.model.input_specs(), axis_rungs(plan)
-    batch_rows = max(rungs(plan))
+    specs, ladder = config.model.input_specs(), plan.ladder
+    sizes_of_batch = ladder[batch_axis(specs)]
+    batch_rows = max(sizes_of_batch)
     outputs: dict[str, list[dict[str, np.ndarray]]] = {"int8": [], "float32": []}
     labels: list[np.ndarray] = []
     by_batch: dict[str, float | None] = {}
@@ -97,7 +98,7 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
         for batch, batch_labels in track(batches, f"validate@{target}: accuracy", -(-len(role.rows) // batch_rows)):
             labels += [] if batch_labels is None else [batch_labels]
             padded, sizes = pad_to_plan(batch, specs, ladder)
-            by_batch = by_batch or drift_details.by_batch(int8.run, padded, rungs(plan))
+            by_batch = by_batch or drift_details.by_batch(int8.run, padded, sizes_of_batch)
             for name, session in (("int8", int8), ("float32", float32)):
                 outputs[name].append(cut(session.run(padded), session.engine.outputs, sizes))
     report = drift.measure(
@@ -116,9 +117,8 @@ def _accuracy(config: Config, target: str, plan: WarmupPlan) -> DriftReport:
 
 def _first_rows(config: Config, plan: WarmupPlan, exported: ExportedModel) -> Batch:
     """Some validation rows, padded as a host pads them."""
-    ladder = axis_rungs(plan)
-    batches = role_batches(config, "validation", max(rungs(plan)))
-    return agreement.first_rows(pad_to_plan(batch, exported.inputs, ladder)[0] for batch, _ in batches)
+    batches = role_batches(config, "validation", max(plan.ladder[batch_axis(exported.inputs)]))
+    return agreement.first_rows(pad_to_plan(batch, exported.inputs, plan.ladder)[0] for batch, _ in batches)
 
 
 def _second_opinion(config: Config, target: str, rows: Batch, exported: ExportedModel) -> tuple[Agreement, Attribution]:
@@ -132,16 +132,12 @@ def _second_opinion(config: Config, target: str, rows: Batch, exported: Exported
     return agreed, attributed
 
 
-def _commands(config: Config, target: str, plan: WarmupPlan, rows: Batch, scratch: Path) -> dict[str, list[str]]:
+def _commands(config: Config, target: str, plan: WarmupPlan, scratch: Path) -> dict[str, list[str]]:
     """One command a variant: INT8 without and with the plan, FP32 with the same steps."""
     rows_file = paths.WARM / target / "rows.npz"
     folder = paths.ENGINES / target
     float_engine = Engine.load(folder / "float32" / "engine.json")
-    float_plan = ladder_plan(
-        float_engine, rows, batches=config.warmup.batches, concurrency=config.warmup.concurrency,
-        shapes=config.warmup.shapes, iterations=plan.steps[0].iterations, max_seconds=config.warmup.max_seconds, found_by=plan.found_by,
-        preprocess_sha256=plan.preprocess_sha256, retries=plan.retries, max_rss_mb=plan.max_rss_mb,
-    )  # fmt: skip
+    float_plan = dataclasses.replace(plan, engine_sha256=float_engine.digest())
     float_plan.save(scratch / "plan.json")
     requests = config.gates.requests
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,8 @@ from pipeline.tensors import Batch
 from stages import paths
 from stages.hardware import not_measured
 from stages.rows import role_arrays, role_manifest
-from warmup.find import find_iterations
-from warmup.plan import ladder_plan
+from warmup.find import find_plan
+from warmup.plan import Maker
 from warmup.runner import record
 
 
@@ -27,29 +26,25 @@ def run(target: str) -> str:
         return f"{target}: not warmed, {reason}"
     rows, _ = role_arrays(config, "warmup")
     folder = paths.ENGINES / target / "int8"
-    ladder = partial(
-        ladder_plan,
-        batches=config.warmup.batches,
-        concurrency=config.warmup.concurrency,
-        shapes=config.warmup.shapes,
-        max_seconds=config.warmup.max_seconds,
-        retries=config.warmup.retries,
-        max_rss_mb=config.warmup.max_rss_mb,
-        preprocess_sha256=role_manifest(config, "warmup").preprocess_sha256,
-    )
+    settings = config.warmup
     with replacing_folder(paths.WARM / target) as out:
         save_arrays(out / "rows.npz", rows)
         with engines.open_engine(folder) as session:
             engine = session.engine
-            save_arrays(out / "expected.npz", record(session, rows, config.warmup.shapes))
-        iterations, found_by = config.warmup.iterations, "params.yaml"
-        if iterations == "auto":
+            save_arrays(out / "expected.npz", record(session, rows, settings.shapes))
+        maker = Maker(
+            engine, rows, settings.batches, settings.concurrency, settings.max_seconds, role_manifest(config, "warmup").preprocess_sha256,
+            settings.shapes, settings.retries, settings.max_rss_mb, settings.max_power_w, settings.max_celsius,
+        )  # fmt: skip
+        if settings.iterations == "auto":
             with bar(f"warm@{target}: find the shortest plan in fresh processes") as report:
-                iterations, found_by = find_iterations(folder, out / "rows.npz", partial(ladder, engine, rows), progress=report)
-        plan = ladder(engine, rows, iterations=iterations, found_by=found_by)
+                plan = find_plan(folder, out / "rows.npz", maker, seconds=settings.search_seconds, progress=report)
+        else:
+            plan = maker.ladder(settings.iterations, "params.yaml")
         plan.save(out / "plan.json")
-    write_json(paths.WARM / f"{target}.json", {"plan_sha256": plan.digest(), "iterations": iterations, "found_by": found_by})
-    return f"{target}: {len(plan.steps)} steps of {iterations} iterations ({found_by})"
+    runs = sum(step.iterations for step in plan.steps)
+    write_json(paths.WARM / f"{target}.json", {"plan_sha256": plan.digest(), "steps": len(plan.steps), "iterations": runs, "found_by": plan.found_by})
+    return f"{target}: {len(plan.steps)} steps, {runs} iterations ({plan.found_by})"
 
 
 def save_arrays(path: Path, arrays: Batch) -> None:

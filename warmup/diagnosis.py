@@ -13,7 +13,7 @@ from pipeline.errors import TrialError
 from pipeline.records import Trial
 from pipeline.strict import Record
 from pipeline.verdicts import Interval, Verdict, judge
-from warmup.latency import estimate, p50, trials_needed
+from warmup.latency import estimate, p50, settled_after, trials_needed
 
 LEADING, LOOKED_AT, FACTOR = 3, 10, 2.0
 """A process is cold when one of its first three of ten requests takes more than twice as long as the median of the other seven."""
@@ -38,6 +38,8 @@ class LeadingRequest(Record):
 class Diagnosis(Record):
     """Of one variant: which of the first requests are slow, by how much, and how long each phase up to them took (ms, medians).
 
+    `settles_after`: how many requests come before the steady ones.
+
     `warm_up_needed`: FAIL when a leading request is slow for certain, PASS when none is, else UNDECIDED; `decide` says what would tell.
     """
 
@@ -48,6 +50,7 @@ class Diagnosis(Record):
     warm_up_needed: Verdict
     phase_ms: dict[str, float]
     steady_p50_ms: float
+    settles_after: int
     decide: str
 
 
@@ -65,7 +68,16 @@ def diagnose(trials: Sequence[Trial], variant: str, side_confidence: float = SID
     if needed is Verdict.UNDECIDED:
         least = trials_needed(side_confidence)
         decide = f"at least {least} processes" if len(chosen) < least else f"more processes, for example {2 * len(chosen)}"
-    return Diagnosis(variant, len(chosen), leading, needed, phases(chosen), statistics.median(p50(trial.requests_ms) for trial in chosen), decide)
+    return Diagnosis(
+        variant,
+        len(chosen),
+        leading,
+        needed,
+        phases(chosen),
+        statistics.median(p50(trial.requests_ms) for trial in chosen),
+        settled_after(chosen),
+        decide,
+    )
 
 
 def _leading(trials: Sequence[Trial], number: int, side_confidence: float) -> LeadingRequest:

@@ -1,51 +1,196 @@
-"""Find the shortest warm-up: the fewest iterations after which the first request is as fast as the steady ones."""
+"""Find the shortest warm-up, step by step: which situations need one, how often, and what each step buys. All in fresh processes.
+
+A cold process meets every situation in turn, and a situation needs as many requests as come before its first steady one. What was steady at once
+has warmed nothing, so running only the steps that were needed, in that order, leaves the process as the visit did: one visit tells a whole plan.
+Which steps these are depends on the order (what grows memory for sixteen rows has grown it for one), so several orders are tried.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.records import WarmupPlan
-from warmup.coldstart import Progress, engine_command, measure
-from warmup.latency import first_over_p50, per_process, variant
+from pipeline.records import Situation, StepGain, WarmupPlan
+from warmup.coldstart import Progress, child_environment, fresh, visit_command
+from warmup.plan import Maker
+from warmup.visit import Visit
 
-ITERATIONS = (1, 2, 3, 5, 10, 20)
-FACTOR = 1.15
-PROCESSES = 5
-REQUESTS = 60
+FIRST, LATER = 1.15, 1.3
+"""Hot is a process whose very first request takes at most `FIRST` times the p50 of those behind it, and the first request of every situation at
+most `LATER` times the steady ones of the same place; in the median of the processes."""
+PROCESSES, FEW = 5, 3
+OPENING = 61
+"""Requests of the typical situation right behind the plan: the last half of them are steady (30 ms of them, for a network of half a millisecond)."""
+REPAIRS, MOST = 5, 64
+SECONDS = 90.0
+
+Steps = tuple[tuple[Situation, int], ...]
+"""Situations in the order they are warmed, each with its number of iterations."""
 
 
-def find_iterations(
-    folder: Path,
-    rows_file: Path,
-    make_plan: Callable[..., WarmupPlan],
-    *,
-    candidates: Sequence[int] = ITERATIONS,
-    factor: float = FACTOR,
-    processes: int = PROCESSES,
-    progress: Progress | None = None,
-) -> tuple[int, str]:
-    """The shortest warm-up that is good enough, and one rung of `candidates` more as a margin, with a sentence that says how it was found.
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What some processes met behind one plan."""
 
-    Good enough: in the median of `processes` fresh processes the first request takes at most `factor` times that process's steady p50.
-    All candidates are measured interleaved, so that noise meets them alike. When none is good enough the largest is taken.
-    `make_plan(iterations=, found_by=)` makes a plan for the engine in `folder` and the rows of `rows_file`. Raises TrialError when a
-    process fails, for one because the plan outlasts its deadline.
+    visits: tuple[Visit, ...]
+
+    @property
+    def first_over_p50(self) -> float:
+        return statistics.median(visit.first_over_p50 for visit in self.visits)
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(visit.warm_seconds for visit in self.visits)
+
+    def first_ms(self, place: int) -> float:
+        """Of the situation at this place; the first of all was asked alone before the others came."""
+        if not place:
+            return statistics.median(visit.first_ms for visit in self.visits)
+        return statistics.median(visit.met[place].times_ms[0] for visit in self.visits)
+
+    def cold(self) -> list[Situation]:
+        """Situations whose first request is slower than it may be."""
+        together = zip(*(visit.met for visit in self.visits), strict=True)
+        return [met[0].situation for met in together if statistics.median(one.ratio for one in met) > LATER]
+
+    @property
+    def hot(self) -> bool:
+        return self.first_over_p50 <= FIRST and not self.cold()
+
+    def said(self) -> str:
+        worst = max(statistics.median(one.ratio for one in met) for met in zip(*(visit.met for visit in self.visits), strict=True))
+        return f"first request {self.first_over_p50:.2f} of p50, the slowest first of a situation {worst:.2f} of its like"
+
+
+def find_plan(
+    folder: Path, rows_file: Path, maker: Maker, *, processes: int = PROCESSES, seconds: float = SECONDS, progress: Progress | None = None
+) -> WarmupPlan:
+    """The shortest plan found behind which every situation of `maker` is hot, with what each of its steps buys.
+
+    `seconds`: after them no more steps are tried for being left out, and the best plan so far is taken. Where none is hot it is the one with the
+    fewest cold situations, and `found_by` says so. Raises TrialError when a process fails, for one because a plan outlasts its deadline.
     """
-    ordered = sorted(set(candidates))
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(prefix="qwarm-find-") as scratch:
+        search = _Search(folder, rows_file, maker, Path(scratch), processes, time.monotonic() + seconds, progress)
+        steps, seen, tried = search.repaired(search.learned())
+        steps, seen, gains = search.pruned(steps, seen) if seen.hot else (steps, seen, ())
+        said = f"search: {seen.said()}, in the median of {len(seen.visits)} processes; {search.done} processes in all"
+        return maker.plan(steps, said if seen.hot else f"search: no plan of {tried} is hot, so the best of them ({said})", gains)
+
+
+class _Search:
+    def __init__(
+        self, folder: Path, rows_file: Path, maker: Maker, scratch: Path, processes: int, deadline: float, progress: Progress | None
+    ) -> None:
+        self.folder, self.rows_file, self.maker, self.scratch = folder, rows_file, maker, scratch
+        self.processes, self.deadline, self.progress = processes, deadline, progress
+        self.done, self.seconds_each = 0, 0.0
+        self.largest_first = maker.situations()
+        self.typical = self.largest_first[-1]
+        self.environment = child_environment()
+
+    def visited(self, plans: Mapping[str, Steps | None], processes: int, order: Sequence[Situation]) -> dict[str, _Seen]:
+        """Fresh processes behind each plan (None: cold), taking turns."""
         commands = {}
-        for iterations in ordered:
-            plan_file = Path(scratch) / f"plan-{iterations}.json"
-            make_plan(iterations=iterations, found_by="a candidate").save(plan_file)
-            commands[str(iterations)] = engine_command(folder, str(iterations), rows=rows_file, plan=plan_file, requests=REQUESTS)
-        trials = measure(commands, processes, progress)
-    ratios = {iterations: statistics.median(per_process(variant(trials, str(iterations)), first_over_p50)) for iterations in ordered}
-    seen = ", ".join(f"{iterations}: {ratio:.2f}" for iterations, ratio in ratios.items())
-    wanted = f"first request over p50 at most {factor} in the median of {processes} processes"
-    good = next((index for index, iterations in enumerate(ordered) if ratios[iterations] <= factor), None)
-    if good is None:
-        return ordered[-1], f"search: none has its {wanted}, so the largest ({seen})"
-    return ordered[min(good + 1, len(ordered) - 1)], f"search: {wanted} from {ordered[good]} iterations on, and one step of margin ({seen})"
+        for name, steps in plans.items():
+            file = None
+            if steps is not None:
+                file = self.scratch / f"{name}.json"
+                self.maker.plan(steps, "a candidate").save(file)
+            opening = 0 if steps is None else OPENING
+            commands[name] = visit_command(self.folder, rows=self.rows_file, situations=order, plan=file, opening=opening)
+        seen: dict[str, list[Visit]] = {name: [] for name in plans}
+        begun, total = time.monotonic(), self.done + processes * len(plans)
+        for _ in range(processes):
+            for name, command in commands.items():
+                seen[name].append(fresh(name, command, Visit, self.environment))
+                self.done += 1
+                if self.progress is not None:
+                    self.progress(self.done, total, name)
+        self.seconds_each = (time.monotonic() - begun) / max(1, processes * len(plans))
+        return {name: _Seen(tuple(visits)) for name, visits in seen.items()}
+
+    def learned(self) -> dict[str, Steps]:
+        """What cold processes needed, by the order in which they met the situations; each ends with the typical request."""
+        orders = {"largest first": self.largest_first, "smallest first": self.largest_first[::-1]}
+        found: dict[str, Steps] = {}
+        for name, order in orders.items():
+            visits = self.visited({name: None}, self.processes, order)[name].visits
+            needed = [math.ceil(statistics.median(visit.met[place].needed(LATER) for visit in visits)) for place in range(len(order))]
+            steps = tuple((situation, count) for situation, count in zip(order, needed, strict=True) if count)
+            if not steps or steps[-1][0] != self.typical:
+                steps = (*steps, (self.typical, 1))
+            if steps not in found.values():
+                found[name] = steps
+        return found
+
+    def repaired(self, plans: Mapping[str, Steps]) -> tuple[Steps, _Seen, int]:
+        """The quickest of `plans` that is hot, and how many were tried: where one is not, what is cold gets more iterations, a few times."""
+        trying, taken, tried = dict(plans), dict.fromkeys(plans, 0.0), 0
+        hot: dict[str, tuple[Steps, _Seen]] = {}
+        last: list[tuple[int, Steps, _Seen]] = []
+        for _ in range(REPAIRS):
+            for name, seen in self.visited(trying, self.processes, self.largest_first[::-1]).items():
+                tried += 1
+                steps = trying.pop(name)
+                if seen.hot:
+                    hot[name] = (steps, seen)
+                    continue
+                last.append((len(seen.cold()), steps, seen))
+                trying[name] = self._more(steps, seen)
+                taken[name] = seen.seconds
+            quickest = min((seen.seconds for _, seen in hot.values()), default=math.inf)
+            trying = {name: steps for name, steps in trying.items() if taken[name] < quickest}  # more iterations only take longer
+            if not trying or (hot and time.monotonic() > self.deadline):
+                break
+        if hot:
+            return *min(hot.values(), key=lambda one: one[1].seconds), tried
+        _, steps, seen = min(last, key=lambda one: (one[0], one[2].first_over_p50))
+        return steps, seen, tried
+
+    def _more(self, steps: Steps, seen: _Seen) -> Steps:
+        """A step for each cold situation, or more iterations of the one it has; the typical one stays last."""
+        cold = seen.cold()
+        grown = [(situation, count + (situation in cold)) for situation, count in steps[:-1]]
+        there = [situation for situation, _ in grown]
+        grown += [(situation, 1) for situation in self.largest_first if situation in cold and situation not in there and situation != self.typical]
+        slow = seen.first_over_p50 > FIRST or self.typical in cold
+        return (*grown, (self.typical, min(MOST, steps[-1][1] * (4 if slow else 1))))
+
+    def pruned(self, steps: Steps, seen: _Seen) -> tuple[Steps, _Seen, tuple[StepGain, ...]]:
+        """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys (none where time ran out)."""
+        gains: tuple[StepGain, ...] = ()
+        while True:
+            again = self.seconds_each * FEW * (len(steps) + 1) if gains else 0.0
+            if time.monotonic() + again > self.deadline:
+                return steps, seen, gains
+            without = {f"without {number}": steps[:number] + steps[number + 1 :] for number in range(len(steps))}
+            found = self.visited({"whole": steps, **without}, FEW, self.largest_first[::-1])
+            idle = [number for number in range(len(steps)) if steps[number:] != steps[-1:] and found[f"without {number}"].hot]
+            if not idle:
+                return steps, seen, self._gains(steps, found, range(len(steps)))
+            longest = max(idle, key=lambda number: found["whole"].seconds - found[f"without {number}"].seconds)
+            for out in (idle, [longest]):  # all at once; where they stand in for each other, one
+                kept = [number for number in range(len(steps)) if number not in out]
+                fewer = tuple(steps[number] for number in kept)
+                checked = self.visited({"fewer": fewer}, self.processes, self.largest_first[::-1])["fewer"]
+                if checked.hot:
+                    break
+            else:
+                return steps, seen, self._gains(steps, found, range(len(steps)))
+            gains = self._gains(steps, found, kept)
+            steps, seen = fewer, checked
+
+    def _gains(self, steps: Steps, found: Mapping[str, _Seen], kept: Sequence[int]) -> tuple[StepGain, ...]:
+        whole, order, gains = found["whole"], self.largest_first[::-1], []
+        for number in kept:
+            without = found[f"without {number}"]
+            most = max(range(len(order)), key=lambda place: without.first_ms(place) - whole.first_ms(place))
+            spent = max(0.0, whole.seconds - without.seconds)
+            gains.append(StepGain(*steps[number], order[most], whole.first_ms(most), without.first_ms(most), spent))
+        return tuple(gains)

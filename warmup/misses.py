@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
+from pipeline.records import AxisRange, Situation, WarmupPlan
 from pipeline.strict import Record
 from pipeline.verdicts import Interval, Verdict, judge
-from warmup.coldstart import Progress, child_environment, fresh
+from warmup.coldstart import Progress, child_environment, fresh, visit_command
 from warmup.latency import estimate
-from warmup.unseen import Probe
+from warmup.visit import Met, Visit
 
 UNSEEN, TOGETHER = "unseen sizes", "callers together"
 FACTOR = 1.3
 """A first request may take this many times the steady time of what it should be like."""
 SIDE_CONFIDENCE = 0.95
+OPENING = 61
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,36 +43,58 @@ class Misses(Record):
     why: str
 
 
-def probe_command(folder: Path, *, rows: Path, plan: Path, draws: int, callers: int, pad: bool = True) -> list[str]:
-    """Command line of one `warmup.unseen`; the seed is appended for each process."""
-    command = [sys.executable, "-P", "-m", "warmup.unseen", "--engine", str(folder), "--rows", str(rows), "--plan", str(plan)]
-    return [*command, "--draws", str(draws), "--callers", str(callers), *([] if pad else ["--no-pad"])]
+def draw(shapes: Mapping[str, AxisRange], ladder: Mapping[str, Sequence[int]], count: int, seed: int) -> list[dict[str, int]]:
+    """Up to `count` different sizes `{axis: n}` inside the declared ranges and off the ladder, drawn uniformly; empty where it has all."""
+    random = np.random.default_rng(seed)
+    axes = sorted(shapes)
+    drawn: dict[tuple[int, ...], dict[str, int]] = {}
+    for _ in range(64 * count):
+        sizes = {axis: int(random.integers(shapes[axis].min, shapes[axis].max + 1)) for axis in axes}
+        if any(size not in ladder.get(axis, ()) for axis, size in sizes.items()):
+            drawn.setdefault(tuple(sizes.values()), sizes)
+        if len(drawn) == count:
+            break
+    return list(drawn.values())
 
 
-def look(command: Sequence[str], processes: int, progress: Progress | None = None) -> tuple[Probe, ...]:
-    """Run `processes` new processes one after the other, each with another seed. Raises TrialError when one fails."""
+def look(
+    folder: Path, plan: Path, rows: Path, *, shapes: Mapping[str, AxisRange], draws: int, processes: int, pad: bool = True,
+    progress: Progress | None = None,
+) -> tuple[Visit, ...]:  # fmt: skip
+    """Run `processes` new processes one after the other, each with other unseen sizes. Raises TrialError when one fails.
+
+    As many callers as the plan serves come first and together, each with the smallest request; then a lone one with unseen sizes.
+    """
     environment, seen = child_environment(), []
+    wanted = WarmupPlan.load(plan)
+    callers = [Situation({axis: sizes[0] for axis, sizes in wanted.ladder.items()}, wanted.concurrency)] if wanted.concurrency > 1 else []
     for seed in range(processes):
-        seen.append(fresh("unseen sizes", [*command, "--seed", str(seed)], Probe, environment))
+        situations = [*callers, *(Situation(sizes, 1) for sizes in draw(shapes, wanted.ladder, draws, seed))]
+        if situations:
+            command = visit_command(folder, rows=rows, situations=situations, plan=plan, opening=OPENING if callers else 0, pad=pad)
+            seen.append(fresh("unseen sizes", command, Visit, environment))
         if progress is not None:
             progress(seed + 1, processes, "unseen sizes")
     return tuple(seen)
 
 
-def misses(probes: Sequence[Probe], *, factor: float = FACTOR, side_confidence: float = SIDE_CONFIDENCE) -> tuple[Misses, ...]:
+def misses(visits: Sequence[Visit], *, factor: float = FACTOR, side_confidence: float = SIDE_CONFIDENCE) -> tuple[Misses, ...]:
     """Judge what the processes saw: of each process its slowest request of an unseen size, and the median of the callers' first requests."""
-    sized = [sorted(((one.first_ms / one.steady_ms, one.sizes) for one in probe.unseen), key=lambda one: one[0]) for probe in probes]
-    steady = [(probe.together_ms, probe.together_steady_ms) for probe in probes if probe.together_steady_ms]
-    together = [sorted(value / median for value in values) for values, median in steady]
+    unseen = [max(alone, key=_ratio) for visit in visits if (alone := [met for met in visit.met if met.situation.callers == 1])]
+    together = [visit for visit in visits if visit.opening_ms]
+    asked = sum(met.situation.callers == 1 for visit in visits for met in visit.met)
+    worst = max(unseen, key=_ratio).situation.sizes if unseen else {}
     return (
+        _judged(UNSEEN, [met.ratio for met in unseen], asked, factor, side_confidence, "the plan's ladder has every size there is", worst),
         _judged(
-            UNSEEN, [mine[-1][0] for mine in sized if mine], sum(map(len, sized)), factor, side_confidence, "the plan runs every size there is",
-            max((mine[-1] for mine in sized if mine), key=lambda one: one[0], default=(0.0, {}))[1],
-        ),
-        _judged(
-            TOGETHER, [mine[len(mine) // 2] for mine in together], sum(map(len, together)), factor, side_confidence, "one caller was asked for", {}
+            TOGETHER, [visit.first_over_p50 for visit in together], sum(len(visit.opening_ms[0]) for visit in together), factor, side_confidence,
+            "the plan serves one caller", {},
         ),
     )  # fmt: skip
+
+
+def _ratio(met: Met) -> float:
+    return met.ratio
 
 
 def _judged(kind: str, ratios: Sequence[float], requests: int, factor: float, side_confidence: float, nothing: str, worst: dict[str, int]) -> Misses:

@@ -10,7 +10,7 @@ from pipeline.padding import fit, named_sizes
 from pipeline.records import PaddingCost, WarmupPlan
 from pipeline.tensors import Batch
 from warmup.child import milliseconds
-from warmup.plan import axis_rungs, batch_axis, pad_to_plan
+from warmup.plan import batch_axis, pad_to_plan
 
 SETTLING, STEADY = 5, 20
 """Requests of each kind that are run first, and those whose median counts."""
@@ -22,7 +22,7 @@ def padding_costs(session: Session, plan: WarmupPlan, rows: Batch) -> tuple[Padd
     The other axes are at their typical size, the batch at its smallest. `rows` are the warm-up arrays. Times are of this process, both kinds in
     turns; an axis that may not be padded gives none.
     """
-    specs, shapes, ladder = session.engine.inputs, session.engine.shapes, axis_rungs(plan)
+    specs, shapes, ladder = session.engine.inputs, session.engine.shapes, plan.ladder
     typical = {axis: next((rung for rung in rungs if rung >= shapes[axis].opt), rungs[-1]) for axis, rungs in ladder.items()}
     typical[batch_axis(specs)] = ladder[batch_axis(specs)][0]
     costs = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -11,53 +12,84 @@ import numpy as np
 from pipeline.digests import sha256_arrays
 from pipeline.errors import ConfigError
 from pipeline.padding import grow, named_sizes, paddable_axes
-from pipeline.records import AxisRange, Engine, TensorSpec, WarmupPlan, WarmupStep
+from pipeline.records import AxisRange, Engine, Situation, StepGain, TensorSpec, WarmupPlan, WarmupStep
 from pipeline.tensors import Batch
 
 
-def ladder_plan(
-    engine: Engine, rows: Batch, *, batches: Sequence[int], concurrency: Sequence[int], iterations: int, max_seconds: float, found_by: str,
-    preprocess_sha256: str, shapes: Mapping[str, Sequence[int]] | None = None, retries: int = 1, max_rss_mb: float | None = None,
-) -> WarmupPlan:  # fmt: skip
-    """Every batch size at every size of the other named axes with every thread count, the largest first, so that what is warmed last is what
-    a first request most resembles.
+@dataclasses.dataclass(frozen=True)
+class Maker:
+    """Makes plans for one engine and its warm-up arrays `rows` `{"image": (N, C, H, W)}`, made by the preprocessing of `preprocess_sha256`.
 
-    `rows` are the warm-up arrays `{"image": (N, C, H, W)}`, made by the preprocessing of `preprocess_sha256`; steps walk through them in
-    turn, so that all are used. `shapes` lists the sizes of named axes other than the batch (default: min, opt, max); `rows_at` brings
-    rows there. `concurrency` are thread counts; the largest is the session's, and at least one step then holds every slot at once. Raises
-    ConfigError for a size outside the engine's range, or for
-    no batch, thread, iteration or row.
+    `shapes` lists the sizes of named axes other than the batch (default: min, opt, max); `fit` brings rows there. `concurrency` are
+    numbers of callers; the largest is the session's. Raises ConfigError for a size outside the engine's range, or for no batch, caller or row.
     """
-    axis = batch_axis(engine.inputs)
-    allowed = engine.shapes[axis]
-    count = min((len(array) for array in rows.values()), default=0)
-    limits = (("batches", batches, allowed.min, allowed.max), ("concurrency", concurrency, 1, None), ("iterations", [iterations], 1, None))
-    for name, values, low, high in limits:
-        if not values or min(values) < low or (high is not None and max(values) > high):
-            expected = f"at least one, each {low} to {high}" if high is not None else f"at least one, each {low} or more"
-            raise ConfigError("A warm-up plan cannot be made", where=f"params.yaml: warmup.{name}", expected=expected, got=str(list(values)))
-    if not count:
-        raise ConfigError("A warm-up plan needs rows", where="warm-up rows", expected="one row or more", got="none")
-    steps, start = [], 0
-    for threads in sorted(set(concurrency), reverse=True):
-        for batch in sorted(set(batches), reverse=True):
-            for others in other_sizes(engine.inputs, engine.shapes, shapes):
-                chosen = tuple((start + offset) % count for offset in range(batch))
-                steps.append(WarmupStep({axis: batch, **others}, chosen, threads, iterations))
-                start = (start + batch) % count
-    return WarmupPlan(
-        target=engine.target,
-        engine_sha256=engine.digest(),
-        rows_sha256=sha256_arrays(rows),
-        preprocess_sha256=preprocess_sha256,
-        steps=tuple(steps),
-        concurrency=max(concurrency),
-        environment={},
-        max_seconds=float(max_seconds),
-        found_by=found_by,
-        retries=retries,
-        max_rss_mb=max_rss_mb,
-    )
+
+    engine: Engine
+    rows: Batch
+    batches: Sequence[int]
+    concurrency: Sequence[int]
+    max_seconds: float
+    preprocess_sha256: str
+    shapes: Mapping[str, Sequence[int]] | None = None
+    retries: int = 1
+    max_rss_mb: float | None = None
+    max_power_w: float | None = None
+    max_celsius: float | None = None
+
+    def __post_init__(self) -> None:
+        allowed = self.engine.shapes[batch_axis(self.engine.inputs)]
+        _refuse_outside("batches", self.batches, allowed.min, allowed.max)
+        _refuse_outside("concurrency", self.concurrency, 1, None)
+        if not min((len(array) for array in self.rows.values()), default=0):
+            raise ConfigError("A warm-up plan needs rows", where="warm-up rows", expected="one row or more", got="none")
+
+    def situations(self) -> list[Situation]:
+        """Every batch size at every size of the other named axes with every number of callers, the largest first: the last is the typical request."""
+        axis = batch_axis(self.engine.inputs)
+        return [
+            Situation({axis: batch, **others}, callers)
+            for callers in sorted(set(self.concurrency), reverse=True)
+            for batch in sorted(set(self.batches), reverse=True)
+            for others in other_sizes(self.engine.inputs, self.engine.shapes, self.shapes)
+        ]
+
+    def ladder(self, iterations: int, found_by: str) -> WarmupPlan:
+        """Every situation, `iterations` times."""
+        return self.plan([(situation, iterations) for situation in self.situations()], found_by)
+
+    def plan(self, steps: Sequence[tuple[Situation, int]], found_by: str, gains: Sequence[StepGain] = ()) -> WarmupPlan:
+        """These situations in this order, each so many times. Steps walk through the rows in turn, so that all are used."""
+        _refuse_outside("iterations", [iterations for _, iterations in steps] or [1], 1, None)
+        axis, count = batch_axis(self.engine.inputs), min(len(array) for array in self.rows.values())
+        made, start = [], 0
+        for situation, iterations in steps:
+            batch = situation.sizes[axis]
+            chosen = tuple((start + offset) % count for offset in range(batch))
+            made.append(WarmupStep(dict(situation.sizes), chosen, situation.callers, iterations))
+            start = (start + batch) % count
+        reached = [situation.sizes for situation in self.situations()]
+        return WarmupPlan(
+            target=self.engine.target,
+            engine_sha256=self.engine.digest(),
+            rows_sha256=sha256_arrays(self.rows),
+            preprocess_sha256=self.preprocess_sha256,
+            steps=tuple(made),
+            ladder={name: tuple(sorted({sizes[name] for sizes in reached})) for name in reached[0]},
+            concurrency=max(self.concurrency),
+            max_seconds=float(self.max_seconds),
+            found_by=found_by,
+            retries=self.retries,
+            max_rss_mb=self.max_rss_mb,
+            max_power_w=self.max_power_w,
+            max_celsius=self.max_celsius,
+            gains=tuple(gains),
+        )
+
+
+def _refuse_outside(name: str, values: Sequence[int], low: int, high: int | None) -> None:
+    if not values or min(values) < low or (high is not None and max(values) > high):
+        expected = f"at least one, each {low} to {high}" if high is not None else f"at least one, each {low} or more"
+        raise ConfigError("A warm-up plan cannot be made", where=f"params.yaml: warmup.{name}", expected=expected, got=str(list(values)))
 
 
 def other_sizes(
@@ -93,21 +125,10 @@ def batch_axis(specs: tuple[TensorSpec, ...]) -> str:
     return axis
 
 
-def rungs(plan: WarmupPlan) -> tuple[int, ...]:
-    """The batch sizes that the plan warms, ascending."""
-    return tuple(sorted({len(step.rows) for step in plan.steps}))
-
-
-def axis_rungs(plan: WarmupPlan) -> dict[str, tuple[int, ...]]:
-    """The sizes of every named axis, the batch included, that the plan warms, ascending. It warms all their combinations."""
-    axes = plan.steps[0].sizes
-    return {axis: tuple(sorted({step.sizes[axis] for step in plan.steps})) for axis in axes}
-
-
 def pad_to_plan(inputs: Batch, specs: tuple[TensorSpec, ...], ladder: Mapping[str, Sequence[int]]) -> tuple[Batch, dict[str, int]]:
     """Grow a request to the nearest warmed size on its batch axis and on every axis that its inputs' `pad` allows to grow.
 
-    `ladder` is `axis_rungs` of the plan. Returns the inputs and the caller's own size of each named axis, for `pipeline.padding.cut`.
+    `ladder` is the plan's. Returns the inputs and the caller's own size of each named axis, for `pipeline.padding.cut`.
     Beyond every rung an axis keeps its size, and so does one without `pad`: nothing else may change an answer. Inputs must have been checked.
     """
     sizes = named_sizes(inputs, specs)

@@ -13,7 +13,6 @@ FIRST_LINE_NS = time.monotonic_ns()
 
 import argparse  # noqa: E402  (the interpreter's own start ends above)
 import dataclasses  # noqa: E402
-import os  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -31,7 +30,7 @@ from warmup.child import answer, milliseconds  # noqa: E402
 from warmup.control import Control  # noqa: E402
 from warmup.elsewhere import Elsewhere  # noqa: E402
 from warmup.memory import peak_rss_mb  # noqa: E402
-from warmup.plan import axis_rungs, batch_axis, pad_to_plan  # noqa: E402
+from warmup.plan import batch_axis, pad_to_plan  # noqa: E402
 from warmup.runner import run_plan  # noqa: E402
 
 SIZING = 10
@@ -106,14 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _trial(options: argparse.Namespace, phases: Phases) -> Trial:
     engine = read_engine(options.engine)
     plan = WarmupPlan.load(options.plan) if options.plan else None
-    if plan is not None:
-        os.environ.update(plan.environment)
     engines.backend(engine.target).preload(engine.target)
     phases.mark("imports")
     rows = read_arrays(options.rows, what="Warm-up rows")
     request: Batch = first_request(engine, rows)
     if plan is not None:
-        request, _ = pad_to_plan(request, engine.inputs, axis_rungs(plan))
+        request, _ = pad_to_plan(request, engine.inputs, plan.ladder)
     return measure(
         lambda: engines.open_engine(options.engine, concurrency=plan.concurrency if plan is not None else options.concurrency),
         request,

@@ -20,7 +20,8 @@ def test_an_onnx_file_is_measured_in_fresh_processes(tmp_path: Path, monkeypatch
     conv_net: Any = load_object("tests/engines/tiny_onnx.py:conv_net", ROOT)
     model = conv_net(tmp_path / "model.onnx", scheme="cpu")
     out = str(tmp_path / "plan.json")
-    arguments = ["coldstart", str(model), "--target", "onnxruntime-cpu", "--runs", "2", "--batch", "1", "--out", out, "--json"]
+    arguments = ["coldstart", str(model), "--target", "onnxruntime-cpu", "--runs", "2", "--batch", "1", "--out", out]
+    arguments += ["--layers", "--cold-pages", "--json"]
     monkeypatch.setattr(sys, "argv", ["qwarm", *arguments])
     with pytest.raises(SystemExit):
         main()
@@ -30,7 +31,11 @@ def test_an_onnx_file_is_measured_in_fresh_processes(tmp_path: Path, monkeypatch
     assert result["cold"]["warm_up_needed"] == "UNDECIDED", "two processes give no bound"
     assert result["verdict"] == "UNDECIDED"
     assert (tmp_path / "plan.json").is_file()
+    assert all(trial["curve"] for trial in result["trials"])
+    assert result["cold"]["peak_rss_mb"] > 20
+    assert any("QLinearConv" in layer["layer"] for layer in result["excess"]["layers"])
     said = describe(result)
+    assert "by the runtime's profiler" in said
     assert "request 1:" in said
     assert "at least 5 processes" in said
     assert "unseen sizes" in said

@@ -18,12 +18,12 @@ def test_targets_are_found_and_an_unknown_one_names_them():
 def test_two_files_that_claim_one_target_are_an_error(tmp_path, monkeypatch):
     (tmp_path / "twin.py").write_text('TARGETS = ("openvino-cpu",)\n')
     monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
-    engines._backends.cache_clear()
+    engines.backend.cache_clear()
     try:
         with pytest.raises(TargetError, match=r"engines\.ov and engines\.twin"):
-            engines.targets()
+            engines.backend("openvino-cpu")
     finally:
-        engines._backends.cache_clear()
+        engines.backend.cache_clear()
         sys.modules.pop("engines.twin", None)
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,25 @@ def test_version_is_the_projects() -> None:
     import tomllib
 
     assert fleet.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_a_runtime_that_hangs_gives_way_too(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified = verify(bundle, allow_unsigned=True)
+    good = verified.manifest.targets[0]
+    monkeypatch.setattr(host, "fitting", lambda _manifest, _target: [dataclasses.replace(good, target="first"), good])
+    released, opened = threading.Event(), host.Parts.open_session
+
+    def hanging_first(parts: Any, concurrency: Any) -> Any:
+        session = opened(parts, concurrency)
+        if parts.released.target == "first":
+            parts.plan = dataclasses.replace(parts.plan, max_seconds=0.3)
+            session._infer = lambda *_: released.wait(60)
+        return session
+
+    monkeypatch.setattr(host.Parts, "open_session", hanging_first)
+    with host.load(verified) as served:
+        assert "too long" in served.fell_back["first"]
+    released.set()
 
 
 def test_a_target_that_cannot_be_made_hot_gives_way_to_the_next_that_fits(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pipeline.digests import sha256_bytes, sha256_file
 from pipeline.platforms import fingerprint, package_version
 from pipeline.records import AxisRange, Check, Engine, Evidence, ExportedModel, Interval, Role, Roles, RowSource, TensorSpec, Verdict
 from release import bundle
-from warmup.plan import ladder_plan
+from warmup.plan import Maker
 
 TARGET = "openvino-cpu"
 INPUTS = (TensorSpec("image", "float32", ("batch", 1, 8, 8)),)
@@ -99,16 +99,7 @@ def make_parts(folder: Path) -> dict[str, Any]:
     np.savez(warm_folder / "expected.npz", logits=np.concatenate(alone))
     preprocess = folder / "preprocess.py"
     preprocess.write_text(PREPROCESS)
-    plan = ladder_plan(
-        engine,
-        rows,
-        batches=[1, 4],
-        concurrency=[1, 2],
-        iterations=2,
-        max_seconds=60.0,
-        found_by="fixture",
-        preprocess_sha256=sha256_file(preprocess),
-    )
+    plan = Maker(engine, rows, [1, 4], [1, 2], 60.0, sha256_file(preprocess)).ladder(2, "fixture")
     plan.save(warm_folder / "plan.json")
     role = Role("main", ("0",), (sha256_bytes(b"0"),), sha256_bytes(b"root"), {"a": 1}, sha256_bytes(b"labels"), ())
     sources = {"main": RowSource("fixture", sha256_bytes(b""), 5)}

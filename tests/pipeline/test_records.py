@@ -12,7 +12,7 @@ from pipeline.errors import RecordError
 from pipeline.records import AxisRange, Check, Engine, Interval, Platform, TensorSpec, Verdict, WarmupPlan, WarmupStep
 
 CHECK = Check("drop", Verdict.PASS, 0.001, Interval(0.0, 0.004, 0.95), 0.01, "max", "fraction", "781 rows", "", excused=False)
-PLAN = WarmupPlan("t", "e" * 64, "r" * 64, "p" * 64, (WarmupStep({"batch": 2}, (0, 1), 2, 5),), 2, {"A": "1"}, 30.0, "auto")
+PLAN = WarmupPlan("t", "e" * 64, "r" * 64, "p" * 64, (WarmupStep({"batch": 2}, (0, 1), 2, 5),), {"batch": (2,)}, 2, 30.0, "auto")
 PLATFORM = Platform("t", "k", {"isa": "avx2"}, "m", {"cores": "2"}, {"kernel": "6"}, None)
 
 
@@ -26,7 +26,7 @@ def test_round_trip(record: Check, tmp_path: Path) -> None:
 
 
 def test_schema_and_enum_names_are_written() -> None:
-    assert PLAN.to_json()["schema"] == "qwarm.plan/1"
+    assert PLAN.to_json()["schema"] == "qwarm.plan/2"
     assert CHECK.to_json()["verdict"] == "PASS"
     assert "schema" not in CHECK.to_json()
 

@@ -34,7 +34,6 @@ from pipeline.records import (
     WarmupPlan,
 )
 from release.agreement import loss_text
-from warmup.plan import axis_rungs
 
 TARGET = "openvino-cpu"
 CHAIN = ("data", "roles", "model", "export", "ranges", "quantize tensorrt", "qat", "choose tensorrt", "cost", f"platform {TARGET}",
@@ -111,7 +110,7 @@ class TestTransformer:
 
     def test_every_rung_of_both_axes_is_warmed_and_recorded(self, released: Path) -> None:
         plan = WarmupPlan.load(released / f"build/warm/{TARGET}/plan.json")
-        assert axis_rungs(plan) == {"batch": (1, 8), "sequence": (16, 32, 64)}
+        assert plan.ladder == {"batch": (1, 8), "sequence": (16, 32, 64)}
         assert {(step.sizes["batch"], step.sizes["sequence"]) for step in plan.steps} == {(b, s) for b in (1, 8) for s in (16, 32, 64)}
         assert plan.steps[-1].sizes == {"batch": 1, "sequence": 32}  # the typical size is warmed last
         with np.load(released / f"build/warm/{TARGET}/expected.npz") as expected:

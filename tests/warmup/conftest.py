@@ -14,7 +14,7 @@ from pipeline.loading import load_object
 from pipeline.platforms import fingerprint
 from pipeline.records import Engine, WarmupPlan
 from pipeline.tensors import Batch
-from warmup.plan import ladder_plan
+from warmup.plan import Maker
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = "openvino-cpu"
@@ -32,16 +32,12 @@ class Warmable:
     rows: Batch
     rows_file: Path
 
-    def plan(self, **changes: Any) -> WarmupPlan:
-        made: dict[str, Any] = {
-            "batches": [1, 4, 8],
-            "concurrency": [1, 2],
-            "iterations": 2,
-            "max_seconds": 60.0,
-            "found_by": "a test",
-            "preprocess_sha256": "0" * 64,
-        }
-        return ladder_plan(self.engine, self.rows, **{**made, **changes})
+    def maker(self, **changes: Any) -> Maker:
+        made: dict[str, Any] = {"batches": [1, 4, 8], "concurrency": [1, 2], "max_seconds": 60.0, "preprocess_sha256": "0" * 64}
+        return Maker(self.engine, self.rows, **{**made, **changes})
+
+    def plan(self, iterations: int = 2, **changes: Any) -> WarmupPlan:
+        return self.maker(**changes).ladder(iterations, "a test")
 
 
 def build(model: Path, folder: Path, precision: str) -> Engine:

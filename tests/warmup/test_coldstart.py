@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import statistics
@@ -18,8 +17,6 @@ import pytest
 from pipeline.errors import TrialError
 from pipeline.records import Trial
 from warmup.coldstart import child_environment, engine_command, measure
-from warmup.find import find_iterations
-from warmup.plan import ladder_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,25 +133,6 @@ def test_the_childs_environment_keeps_ours_and_holds_the_matrix_library_to_one_t
     environment = child_environment()
     assert environment["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/somewhere"])
     assert (environment["QWARM_TEST"], environment["OPENBLAS_NUM_THREADS"]) == ("kept", "1")
-
-
-def test_finding_takes_the_first_that_is_good_enough_or_says_that_none_was(warmable):
-    make_plan = functools.partial(
-        ladder_plan, warmable.engine, warmable.rows, batches=[1], concurrency=[1], max_seconds=60.0, preprocess_sha256="0" * 64
-    )
-    settings = {"candidates": [2, 1], "processes": 1}
-    seen = []
-    given = (warmable.folder, warmable.rows_file, make_plan)
-    iterations, found_by = find_iterations(*given, **settings, factor=1e9, progress=lambda *step: seen.append(step))
-    assert iterations == 2  # 1 is good enough, and one step more is the margin
-    assert found_by.startswith("search: first request over p50 at most")
-    assert "from 1 iterations on" in found_by
-    assert [step[:2] for step in seen] == [(1, 2), (2, 2)]
-    iterations, found_by = find_iterations(*given, **settings, factor=1e-9)
-    assert iterations == 2
-    assert "none has its first request" in found_by
-    assert "1: " in found_by
-    assert "2: " in found_by
 
 
 def test_rows_that_cannot_be_read_are_told(warmable, tmp_path):

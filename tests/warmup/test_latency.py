@@ -99,3 +99,17 @@ def test_an_estimate_without_enough_processes_has_a_figure_and_no_interval() -> 
     assert few is not None
     assert (few.figure, few.interval) == (2.0, None)
     assert latency.estimate((), 0.999) is None
+
+
+def test_what_every_process_pays_at_its_start_is_found_and_one_pause_is_not() -> None:
+    random = np.random.default_rng(0)
+
+    def requests(slow: int) -> list[float]:
+        return [*(3.0 - 0.2 * np.arange(slow)), *np.exp(0.02 * random.standard_normal(60))]
+
+    trials = [trial(requests(7)) for _ in range(9)]
+    assert latency.settled_after(trials) == 7
+    steady = [trial(requests(0)) for _ in range(9)]
+    steady[0] = trial([9.0, 9.0, *requests(0)])
+    assert latency.settled_after(steady) == 0
+    assert latency.settled_after([trial([2.0] * 10 + [1.0] * 50)] * 3) == 10

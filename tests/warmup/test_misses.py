@@ -6,16 +6,16 @@ import dataclasses
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
-import engines
-from pipeline.records import AxisRange
+from engines.contract import Session
+from pipeline.records import AxisRange, Situation
 from pipeline.verdicts import Verdict
 from warmup.coldstart import engine_command, measure
 from warmup.diagnosis import diagnose
-from warmup.misses import TOGETHER, look, misses, probe_command
-from warmup.unseen import Probe, Unseen, draw
-from warmup.unseen import probe as look_into
+from warmup.misses import TOGETHER, draw, look, misses
+from warmup.visit import IN_A_ROW, ROUNDS, Met, Visit, visit
 
 
 def test_sizes_are_drawn_inside_the_range_and_never_from_the_plan() -> None:
@@ -30,57 +30,67 @@ def test_sizes_are_drawn_inside_the_range_and_never_from_the_plan() -> None:
     assert draw({"batch": AxisRange(1, 1, 2)}, {"batch": (1, 2)}, 5, seed=0) == []
 
 
-class SlowOnUnseenShapes:
-    """A real session that takes 300 ms more for each shape it has not run, as a runtime that compiles for each shape does."""
+class SlowOnUnseenShapes(Session):
+    """A double whose first run of each shape takes 300 ms more, as in a runtime that compiles for each shape."""
 
-    def __init__(self, session: Any) -> None:
-        self.session, self.engine, self.ran = session, session.engine, set()
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine, [0])
+        self.ran: set[tuple[int, ...]] = set()
 
-    def run(self, batch: Any) -> Any:
-        shape = batch["image"].shape
+    def _infer(self, _slot: Any, inputs: Any) -> Any:
+        shape = inputs["image"].shape
         time.sleep(0.002 if shape in self.ran else 0.3)
         self.ran.add(shape)
-        return self.session.run(batch)
+        return {"logits": np.zeros((shape[0], 5), np.float32)}
+
+    def _release(self) -> None:
+        pass
 
 
 def test_an_engine_that_is_slow_on_sizes_it_never_ran_is_found_out(warmable: Any) -> None:
     plan = warmable.plan(batches=[1, 8], concurrency=[1])
-    seen = {}
+    unseen = [Situation(sizes, 1) for sizes in draw(warmable.engine.shapes, plan.ladder, 3, seed=0)]
+    verdicts = {}
     for pad in (True, False):
-        with engines.open_engine(warmable.folder) as session:
-            slow: Any = SlowOnUnseenShapes(session)
-            for batch in (1, 8):
-                slow.run({"image": warmable.rows["image"][[0] * batch]})
-            seen[pad] = look_into(slow, plan, warmable.rows, draws=4, callers=1, seed=0, pad=pad)
-            assert slow.ran == {(size, 3, 8, 8) for size in ([1, 8] if pad else [1, 8, *(one.sizes["batch"] for one in seen[False].unseen)])}
-    for pad, found in seen.items():
-        assert all(one.padded == ({"batch": 8} if pad else one.sizes) for one in found.unseen)
-    assert misses([seen[False]] * 5)[0].verdict is Verdict.FAIL
+        slow = SlowOnUnseenShapes(warmable.engine)
+        seen = visit(slow, unseen, warmable.rows, plan=plan, pad=pad)
+        assert slow.ran == {(size, 3, 8, 8) for size in ([1, 8] if pad else [1, 8, *(one.sizes["batch"] for one in unseen)])}
+        assert all(met.padded == ({"batch": 8} if pad else met.situation.sizes) for met in seen.met)
+        verdicts[pad] = misses([seen] * 5)[0].verdict
+    assert verdicts[False] is Verdict.FAIL
 
 
-def probe(unseen: list[float], together: list[float]) -> Probe:
-    met = tuple(Unseen({"batch": 2 + index}, {"batch": 8}, ratio * 2.0, 2.0) for index, ratio in enumerate(unseen))
-    return Probe(met, tuple(value * 3.0 for value in together), 3.0 if together else None)
+def seen(unseen: list[float], together: float | None) -> Visit:
+    """A process with these first times over steady ones of 2 ms."""
+
+    def met(sizes: dict[str, int], callers: int, ratio: float) -> Met:
+        return Met(Situation(sizes, callers), {"batch": 8}, (2.0 * ratio,) * callers, (2.0 * ratio, *[2.0] * (ROUNDS * IN_A_ROW - 1)))
+
+    alone = [met({"batch": 2 + index}, 1, ratio) for index, ratio in enumerate(unseen)]
+    opening = ((2.0 * together, 2.0 * together), *[(2.0, 2.0)] * 20) if together else ()
+    return Visit((*([met({"batch": 1}, 2, 1.0)] if together else []), *alone), opening, 0.0)
 
 
 def test_verdicts_of_misses() -> None:
-    clean = misses([probe([1.0, 1.1], [1.0, 1.2])] * 9)
+    clean = misses([seen([1.0, 1.1], 1.1)] * 9)
     assert [one.verdict for one in clean] == [Verdict.PASS, Verdict.PASS]
     assert clean[0].requests == 18
-    one_cold_size = misses([probe([1.0, 9.0], [2.0, 2.0])] * 9)
+    one_cold_size = misses([seen([1.0, 9.0], 2.0)] * 9)
     assert [one.verdict for one in one_cold_size] == [Verdict.FAIL, Verdict.FAIL]
     assert one_cold_size[0].worst_sizes == {"batch": 3}
-    few = misses([probe([9.0], [])] * 2)
+    few = misses([seen([9.0], None)] * 2)
     assert (few[0].verdict, few[0].ratio) == (Verdict.UNDECIDED, 9.0)
     assert (few[1].kind, few[1].verdict) == (TOGETHER, Verdict.NOT_MEASURED)
-    assert misses([probe([], [])])[0].verdict is Verdict.NOT_MEASURED
+    assert misses([seen([], None)])[0].verdict is Verdict.NOT_MEASURED
 
 
 def test_callers_that_come_together_are_each_timed(warmable: Any, tmp_path: Any) -> None:
     warmable.plan(batches=[1], concurrency=[1, 2]).save(tmp_path / "plan.json")
-    found = look(probe_command(warmable.folder, rows=warmable.rows_file, plan=tmp_path / "plan.json", draws=1, callers=2), 1)
-    assert len(found[0].together_ms) == 2
-    assert found[0].together_steady_ms
+    (found,) = look(warmable.folder, tmp_path / "plan.json", warmable.rows_file, shapes=warmable.engine.shapes, draws=1, processes=1)
+    assert [met.situation.callers for met in found.met] == [2, 1]
+    assert len(found.met[0].first_ms) == 2
+    assert all(len(taken) == 2 for taken in found.opening_ms)
+    assert all(len(met.times_ms) == ROUNDS * IN_A_ROW and min(met.times_ms) > 0 for met in found.met)
 
 
 def test_a_cold_engine_is_diagnosed_from_its_requests_and_phases(warmable: Any) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.digests import sha256_arrays
 from pipeline.errors import ConfigError
-from pipeline.records import TensorSpec, WarmupPlan
-from warmup.plan import batch_axis, pad_to_rung, rungs
+from pipeline.records import Situation, TensorSpec, WarmupPlan
+from warmup.plan import batch_axis, pad_to_rung
 
 SPECS = (TensorSpec("image", "float32", ("batch", 2)), TensorSpec("mask", "bool", ("batch",)))
 
@@ -23,7 +23,7 @@ def test_a_plan_has_every_batch_with_every_thread_count_and_ends_with_the_smalle
     assert all(len(step.rows) == step.sizes["batch"] and step.iterations == 2 for step in plan.steps)
     assert {row for step in plan.steps for row in step.rows} == set(range(6))
     assert (plan.concurrency, plan.engine_sha256, plan.rows_sha256) == (2, warmable.engine.digest(), sha256_arrays(warmable.rows))
-    assert rungs(plan) == (1, 4, 8)
+    assert plan.ladder == {"batch": (1, 4, 8)}
 
 
 def test_a_plan_survives_its_file(warmable, tmp_path):
@@ -41,6 +41,13 @@ def test_a_plan_survives_its_file(warmable, tmp_path):
 def test_what_cannot_be_warmed_is_refused(warmable, changes, named):
     with pytest.raises(ConfigError, match=f"warmup.{named}"):
         warmable.plan(**changes)
+
+
+def test_a_plan_of_few_steps_has_the_whole_ladder(warmable):
+    maker = warmable.maker()
+    plan = maker.plan([(Situation({"batch": 8}, 2), 3), (maker.situations()[-1], 1)], "a test")
+    assert [(step.sizes["batch"], step.threads, step.iterations) for step in plan.steps] == [(8, 2, 3), (1, 1, 1)]
+    assert plan.ladder == {"batch": (1, 4, 8)}
 
 
 def test_a_plan_needs_rows(warmable):

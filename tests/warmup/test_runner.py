@@ -9,7 +9,7 @@ import pytest
 
 import engines
 from engines.contract import Session
-from pipeline.errors import Refused, TrialError
+from pipeline.errors import Refused, TargetError, TrialError
 from warmup.runner import run_plan
 
 
@@ -105,6 +105,26 @@ def test_a_call_that_never_returns_does_not_hold_up_the_deadline(warmable):
         run_plan(session, warmable.plan(max_seconds=0.5), warmable.rows)
     assert time.monotonic() - begun < 15
     session.released.set()
+
+
+def test_a_lone_call_that_never_returns_holds_up_neither_the_deadline_nor_closing(warmable):
+    session = RecordingSession(warmable.engine, 1, stuck_on=4)
+    begun = time.monotonic()
+    with pytest.raises(TrialError, match=r"too long(?s:.)*batch 4"):
+        run_plan(session, warmable.plan(max_seconds=0.5, concurrency=[1]), warmable.rows)
+    session.close(timeout=0.1)
+    assert time.monotonic() - begun < 15
+    with pytest.raises(TargetError, match="closed"):
+        session.run({"image": warmable.rows["image"][:1]})
+    session.released.set()
+
+
+def test_the_calling_thread_asks_last(warmable):
+    session, threads = RecordingSession(warmable.engine, 2), []
+    session._infer = lambda slot, inputs: threads.append(threading.current_thread()) or RecordingSession._infer(session, slot, inputs)
+    run_plan(session, warmable.plan(iterations=1), warmable.rows)
+    assert threads[-1] is threading.current_thread()
+    assert threading.current_thread() not in threads[:-1]
 
 
 def test_an_error_in_one_thread_is_what_is_raised(warmable):

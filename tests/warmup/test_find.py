@@ -1,0 +1,113 @@
+"""The finder on a double of a runtime whose coldness is known, in this process; and once on a real engine in fresh ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import TrialError
+from pipeline.records import Situation
+from warmup import find
+from warmup.find import find_plan
+from warmup.visit import IN_A_ROW, ROUNDS, Met, Visit
+
+STEADY = 1.0
+
+
+class Simulated:
+    """Answers in place of a fresh process: `coldness(sizes, callers, ran)` is the time of a request after those in `ran`."""
+
+    def __init__(self, coldness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.coldness, self.processes = coldness, 0
+        monkeypatch.setattr(find, "visit_command", lambda _, **given: given)
+        monkeypatch.setattr(find, "fresh", self.fresh)
+
+    def fresh(self, _name: str, given: Any, *_: Any) -> Visit:
+        self.processes += 1
+        ran: list[tuple[int, int]] = []
+
+        def ask(batch: int, callers: int) -> float:
+            taken = self.coldness(batch, callers, ran)
+            ran.append((batch, callers))
+            return float(taken)
+
+        seconds = 0.0
+        if given["plan"] is not None:
+            plan = find.WarmupPlan.load(given["plan"])
+            seconds = sum(ask(step.sizes["batch"], step.threads) for step in plan.steps for _ in range(step.iterations))
+        places = [(situation.sizes["batch"], situation.callers) for situation in given["situations"]]
+        opening = tuple((ask(*places[0]),) for _ in range(given["opening"]))
+        times: list[list[float]] = [[] for _ in places]
+        for _ in range(ROUNDS):
+            for mine, place in zip(times, places, strict=True):
+                mine += [ask(*place) for _ in range(IN_A_ROW)]
+        met = zip(given["situations"], times, strict=True)
+        return Visit(tuple(Met(each, each.sizes, (mine[0],) * each.callers, tuple(mine)) for each, mine in met), opening, seconds)
+
+
+def steps_of(plan: Any) -> list[tuple[int, int, int]]:
+    return [(step.sizes["batch"], step.threads, step.iterations) for step in plan.steps]
+
+
+def test_a_runtime_that_compiles_for_each_size_gets_a_step_for_each_and_none_for_callers(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Simulated(lambda batch, _, ran: STEADY if batch in {size for size, _ in ran} else 40.0, monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker())
+    assert sorted(batch for batch, _, _ in steps_of(plan)) == [1, 4, 8]
+    assert all(iterations == 1 for _, _, iterations in steps_of(plan))
+    assert steps_of(plan)[-1][0] == 1
+    assert plan.ladder == {"batch": (1, 4, 8)}
+    assert [gain.step.sizes["batch"] for gain in plan.gains] == [batch for batch, _, _ in steps_of(plan)]
+    assert all((gain.with_ms, gain.without_ms) == (STEADY, 40.0) for gain in plan.gains)
+    assert plan.found_by.startswith("search: first request 1.00 of p50")
+
+
+def test_a_runtime_whose_memory_grows_gets_the_largest_alone(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def grows(batch: int, callers: int, ran: list[tuple[int, int]]) -> float:
+        return STEADY if batch * callers <= max((size * many for size, many in ran), default=0) else 5.0
+
+    Simulated(grows, monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker())
+    assert steps_of(plan) == [(8, 2, 1), (1, 1, 1)]
+    assert (plan.gains[0].step, plan.gains[0].without_ms) == (Situation({"batch": 8}, 2), 5.0)
+
+
+def test_a_request_that_needs_three_runs_gets_three(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Simulated(lambda batch, callers, ran: STEADY if ran.count((batch, callers)) >= 3 else 2.0, monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]))
+    assert steps_of(plan) == [(1, 1, 3)]
+
+
+def test_nothing_cold_needs_one_request(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Simulated(lambda *_: STEADY, monkeypatch)
+    assert steps_of(find_plan(warmable.folder, warmable.rows_file, warmable.maker())) == [(1, 1, 1)]
+
+
+def test_what_never_settles_is_said_and_ends(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = Simulated(lambda _batch, _callers, ran: 0.9 ** len(ran), monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]), processes=1)
+    assert "is hot, so the best of them" in plan.found_by
+    assert plan.gains == ()
+    assert simulated.processes < 20
+
+
+def test_without_time_nothing_is_left_out(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Simulated(lambda batch, _, ran: STEADY if batch in {size for size, _ in ran} else 40.0, monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(), seconds=0.0)
+    assert {batch for batch, _, _ in steps_of(plan)} == {1, 4, 8}
+    assert plan.gains == ()
+
+
+def test_a_real_engine_gets_a_plan_it_can_run(warmable: Any) -> None:
+    seen: list[tuple[int, int, str]] = []
+    maker = warmable.maker(batches=[1], concurrency=[1])
+    plan = find_plan(warmable.folder, warmable.rows_file, maker, processes=1, seconds=0.0, progress=lambda *step: seen.append(step))
+    assert plan.steps[-1].sizes == {"batch": 1}
+    assert plan.engine_sha256 == warmable.engine.digest()
+    assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
+
+
+def test_a_process_that_fails_is_told(warmable: Any, tmp_path: Path) -> None:
+    with pytest.raises(TrialError, match="A record is missing"):
+        find_plan(tmp_path, warmable.rows_file, warmable.maker(), processes=1)
