@@ -116,7 +116,7 @@ def open(
 ) -> Served:
     """Verify, load and warm `bundle` in this process, then write its state to the folder `state`.
 
-    `key`: public key that must have signed it; without one it is refused, unless `allow_unsigned`.
+    `key`: public key, or identity file (fleet/identity.py), that must have signed it; without one it is refused, unless `allow_unsigned`.
 
     `state`: default `fleet.state.default_folder()`. `target`: default the first in the manifest that this machine can run.
     `concurrency`: calls at once inside the runtime, at most (and by default) what the plan warms.

@@ -25,8 +25,9 @@ def headline(name: str, version: str, evidences: Sequence[Evidence]) -> str:
         return f"**{name} {version} is refused**: no target ships."
     parts = [f"**{name} {version} may ship** for {', '.join(shipping)}"]
     parts += [f"left out: {', '.join(left)}"] if left else []
-    open_checks = [f"{check.name} of {evidence.target}" for evidence in evidences if evidence.ships for check in evidence.checks if check.excused]
-    parts += [f"not decided on that machine: {', '.join(open_checks)}"] if open_checks else []
+    undecided = {evidence.target: sum(check.excused for check in evidence.checks) for evidence in evidences if evidence.ships}
+    said = [f"{count} check{'s' if count > 1 else ''} of {target}" for target, count in undecided.items() if count]
+    parts += [f"not decided on a busy machine: {', '.join(said)}"] if said else []
     return "; ".join(parts) + "."
 
 
