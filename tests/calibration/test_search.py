@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -165,7 +166,8 @@ def first_in_float(model: onnx.ModelProto) -> bool:
 
 
 def test_a_layer_that_brings_less_than_a_step_is_not_left_in_float() -> None:
-    search = Search((), (), {}, (), None, Budget(1e-12, 1.05))  # type: ignore[arg-type]  # nothing is measured
+    nothing_is_measured = SimpleNamespace(journal=SimpleNamespace(seconds=0.0))
+    search = Search((), (), {}, (), nothing_is_measured, Budget(1e-12, 1.05))  # type: ignore[arg-type]
     drifts = {"": (4.0, 1.0), "a b": (2.0, 1.01), "a b c": (1.99, 1.02), "a b d": (1.0, 1.2)}
     search._points = [
         SearchPoint("", tuple(layers.split()), drift, {"here": DeployedPoint(drift, ratio, (1.0,), (ratio,))})
