@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.records import Check
+from pipeline.records import Check, Verdict
 
 UNITS = {"fraction": " %", "ratio": "x", "dB": " dB", "ms": " ms", "MB": " MB", "rows": " rows"}
 """What is written behind a number; any other unit is a metric's name."""
@@ -16,8 +16,10 @@ def metric_unit(metric: str) -> str:
 
 
 def figure_text(check: Check) -> str:
-    """The figure; "-" for none."""
-    return "-" if check.figure is None else number_text(check.figure, check.unit, DIGITS.get(check.unit, ".4g"))
+    """The figure; "-" for none. Outputs that do not differ have no SQNR: "equal"."""
+    if check.figure is None:
+        return "equal" if check.unit == "dB" and check.verdict is Verdict.PASS else "-"
+    return number_text(check.figure, check.unit, DIGITS.get(check.unit, ".4g"))
 
 
 def limit_text(check: Check) -> str:

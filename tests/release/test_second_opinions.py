@@ -11,6 +11,7 @@ from pipeline.records import Attribution, Parting, Rebuild, Verdict
 from release.agreement import loss_text
 from release.rebuild_check import rebuild_check
 from release.report import target_section
+from release.texts import figure_text
 
 
 def test_runtimes_that_do_not_agree_refuse_the_release_and_the_node_is_named() -> None:
@@ -46,12 +47,13 @@ def test_a_second_build_must_answer_like_the_first(decibels: float | None, files
     found = check(evidence, "rebuild_variance")
     assert (found.verdict, found.figure, found.limit) == (verdict, decibels, LIMITS.rebuild_agree_db)
     assert says in found.evidence
+    assert figure_text(found) == ("equal" if decibels is None else f"{decibels:.1f} dB")
     assert (bool(found.decide), evidence.refuses) == (verdict is Verdict.FAIL, verdict is Verdict.FAIL)
 
 
 def test_a_build_that_does_not_run_here_is_not_measured() -> None:
     for nothing in (Rebuild(0, ("model.plan",), {}, None), None):
-        assert rebuild_check(nothing, 20.0).verdict is Verdict.NOT_MEASURED
+        assert (rebuild_check(nothing, 20.0).verdict, figure_text(rebuild_check(nothing, 20.0))) == (Verdict.NOT_MEASURED, "-")
     evidence = judged(dataclasses.replace(validation(), rebuild=None), LIMITS.model_copy(update={"rebuild_agree_db": None}))
     assert evidence.ships
     assert "rebuild_variance" not in [found.name for found in evidence.checks]
