@@ -35,7 +35,7 @@ def activation_parameters(entry: TensorRange) -> tuple[float, float]:
     """
     low, high = min(entry.low, 0.0), max(entry.high, 0.0)
     if not np.isfinite(high - low):
-        raise RangeError("A calibrated range is not finite", where="ranges.json", expected="finite numbers", got=f"{entry.low} to {entry.high}")
+        raise RangeError("A calibrated range is not finite", where="the ranges", expected="finite numbers", got=f"{entry.low} to {entry.high}")
     scale = (high - low) / CODES
     return (scale, -low / scale) if scale >= np.finfo(np.float32).tiny else (1.0, 0.0)
 
@@ -95,7 +95,7 @@ def _verify_activation(graph: _Graph, node: onnx.NodeProto, ranges: Ranges) -> N
         raise broken(node, "a tensor with a calibrated range", name)
     wanted, exact = activation_parameters(ranges.tensors[name])
     if abs(float(scale) / wanted - 1) > TOLERANCE or abs(float(zero) - exact) > 0.5 + CODES * TOLERANCE:
-        expected = f"scale {wanted:.9g} and zero point {exact:.2f} of {name} in ranges.json"
+        expected = f"scale {wanted:.9g} and zero point {exact:.2f} of {name} in the calibrated ranges"
         raise broken(node, expected, f"scale {float(scale):.9g}, zero point {int(zero)}")
 
 

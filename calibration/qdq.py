@@ -37,7 +37,7 @@ def activation_scale(entry: TensorRange) -> float:
     """
     largest = entry.magnitude
     if not np.isfinite(largest):
-        raise RangeError("A calibrated range is not finite", where="ranges.json", expected="finite numbers", got=f"{entry.low} to {entry.high}")
+        raise RangeError("A calibrated range is not finite", where="the ranges", expected="finite numbers", got=f"{entry.low} to {entry.high}")
     scale = float(np.float32(largest / LEVELS))
     return scale if scale >= SMALLEST_SCALE else float(np.float32(SAFE_SCALE))
 
@@ -123,7 +123,7 @@ def verify(
         elif tensor not in ranges.tensors:
             raise broken(node, "a tensor with a calibrated range", tensor)
         elif scale.shape != () or float(scale) != activation_scale(ranges.tensors[tensor]):
-            raise broken(node, f"scale {activation_scale(ranges.tensors[tensor])} from ranges.json", str(scale))
+            raise broken(node, f"scale {activation_scale(ranges.tensors[tensor])} from the calibrated ranges", str(scale))
     if source is not None:
         _verify_fitted(model, source, rounded)
 

@@ -188,7 +188,7 @@ def check_bound(ranges: Ranges, exported: ExportedModel, roles: Roles, *, method
         if expected != got:
             raise RangeError(
                 f"The ranges were taken with another {name}",
-                where="ranges.json",
+                where="the ranges",
                 expected=str(expected),
                 got=str(got),
                 next="run `dvc repro --single-item --force ranges`, then `dvc repro`",

@@ -129,6 +129,6 @@ def bindings(config: Config, exported: ExportedModel, scheme: str) -> dict[str, 
         "preprocess_sha256": role_manifest(config, "train").preprocess_sha256,
         **{f"{role}_root": root for role, root in roots.items()},
         "parameters_sha256": sha256_json(settings),
-        "code_sha256": sha256_files((ROOT / "calibration/qat").glob("*.py"), ROOT),
+        "code_sha256": sha256_files((ROOT / "calibration").rglob("*.py"), ROOT),
         **{name: package_version(name) for name in TOOLS},
     }

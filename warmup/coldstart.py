@@ -1,4 +1,7 @@
-"""Cold-start measurement: each trial is a NEW process, variants take turns. Where the first request is timed: `warmup.trial`."""
+"""Cold-start measurement: each trial is a NEW process, variants take turns.
+
+Where the first request is timed: `warmup.trial`, and `warmup.visit` for the finder.
+"""
 
 from __future__ import annotations
 

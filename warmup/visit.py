@@ -163,7 +163,7 @@ def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, pla
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m warmup.visit", description="Meet situations in one process; started by warmup.visits.")
+    parser = argparse.ArgumentParser(prog="python -m warmup.visit", description="Meet situations in one process; see coldstart.visit_command.")
     parser.add_argument("--engine", type=Path, required=True, help="engine folder")
     parser.add_argument("--rows", type=Path, required=True, help="warm-up rows (.npz)")
     parser.add_argument("--plan", type=Path, help="warm-up plan; without it the engine is cold")

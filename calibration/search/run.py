@@ -101,6 +101,7 @@ def _best(job: Job, made: Mapping[str, Variant]) -> str:
 def _key(job: Job, variant: Variant, deployment: Deployment) -> str:
     """What a measured drift or latency depends on."""
     rows = {name: sha256_bytes(array.tobytes()) for name, array in job.rows.items()}
-    code = sha256_files(Path(__file__).parent.glob("*.py"), Path(__file__).parent)
+    calibration = Path(__file__).parents[1]
+    code = sha256_files(calibration.rglob("*.py"), calibration)
     bound_to = {"code": code, "judge": sha256_file(job.judge), "rows": rows, "targets": sorted(deployment.openers), "facts": dict(deployment.facts)}
     return sha256_json({"model": sha256_bytes(serialized(variant.model)), **bound_to})

@@ -146,7 +146,7 @@ def test_a_per_tensor_build_is_refused_and_its_layers_are_named(tmp_path: Path) 
         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
     )  # fmt: skip
     assert [name for name, _ in coarse_layers(model, onnx.load(path))] == ["two"]
-    with pytest.raises(QuantizeError, match=r"absmax / 127 of each channel|codes within half a step|in ranges.json"):
+    with pytest.raises(QuantizeError, match=r"absmax / 127 of each channel|codes within half a step|in the calibrated ranges"):
         verify(model, onnx.load(path), float_model.ranges)
     float_model.quantized(cpu_scheme.quantize, tmp_path / "cpu", rows(32, 1), None)
     assert coarse_layers(model, onnx.load(tmp_path / "cpu/model.onnx")) == []

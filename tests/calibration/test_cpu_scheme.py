@@ -169,9 +169,9 @@ def test_verification_refuses_each_kind_of_wrong_parameter(tiny: Prepared, quant
     zeroed = weight_scale.copy()
     zeroed[5] = 0
     for name, value, message in (
-        ("image_scale", constants["image_scale"] * np.float32(1.01), "in ranges.json"),
+        ("image_scale", constants["image_scale"] * np.float32(1.01), "in the calibrated ranges"),
         ("image_scale", np.float32("nan"), "finite, positive"),
-        ("image_zero_point", np.uint8(constants["image_zero_point"] + 2), "in ranges.json"),
+        ("image_zero_point", np.uint8(constants["image_zero_point"] + 2), "in the calibrated ranges"),
         ("image_zero_point", np.int8(0), "uint8 zero point"),
         ("stem.0.weight_scale", zeroed, "finite, positive"),
         ("stem.0.weight_scale", weight_scale * 2, "half a step|absmax / 127"),

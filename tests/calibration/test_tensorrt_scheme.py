@@ -141,7 +141,7 @@ def test_verification_refuses_each_kind_of_wrong_scale(tiny: Prepared, quantized
     zeroed = weight_scale.copy()
     zeroed[3] = 0
     for name, value, message in (
-        ("image_scale", np.float32(0.5), "from ranges.json"),
+        ("image_scale", np.float32(0.5), "from the calibrated ranges"),
         ("image_scale", np.float32("nan"), "finite, positive"),
         ("image_scale", np.float16(0.5), "finite, positive|16-bit"),
         ("image_zero_point", np.uint8(117), "zero points"),
