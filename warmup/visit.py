@@ -139,9 +139,8 @@ def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, pla
         batches = [pad_to_plan(batch, specs, plan.ladder)[0] for batch in batches]
     firsts: list[tuple[float, ...]] = []
     times: list[list[float]] = [[] for _ in situations]
-    with Callers(
-        max(situation.callers for situation in situations)
-    ) as many:  # before the plan: starting threads behind it would be in the first request
+    most = max(situation.callers for situation in situations)
+    with Callers(most) as many:  # before the plan: starting threads behind it would be in the first request
 
         def ask(place: int) -> tuple[float, ...]:
             alone = situations[place].callers == 1

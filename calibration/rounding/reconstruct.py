@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 SAFE_SCALE = 1.0 / solve.LEVELS
 """For a channel of zeros."""
 DAMPINGS = (0.01, 0.1, 1.0, 10.0, 100.0)
-"""The first that a layer's second moments can be inverted with: sums of float32 hold an input of a large mean and little variance only so well."""
-"""GPTQ's: of the mean second moment, added to the diagonal."""
+"""Of the mean second moment, added to the diagonal, as GPTQ does: the first with which a layer's moments can be inverted. Sums of float32 hold an
+input of a large mean and little variance only so well."""
 SWEEPS = 4
 FEWEST, MOST, EACH = 4096, 8192, 32
 """Output positions that a layer is fitted on: `EACH` an input of a row, within these bounds, and never fewer than 2 an input. Twice as many gained
@@ -143,12 +144,9 @@ def _invertible(hessian: np.ndarray, power: np.ndarray) -> tuple[np.ndarray, sol
     """`hessian` with the least of `DAMPINGS` that makes it positive definite, and the factor of its inverse."""
     for strength in DAMPINGS:
         damped = hessian + damping(hessian, power, strength)
-        try:
+        with contextlib.suppress(np.linalg.LinAlgError):
             return damped, solve.factor(damped)
-        except np.linalg.LinAlgError:
-            if strength == DAMPINGS[-1]:
-                raise
-    raise AssertionError("DAMPINGS is empty")
+    raise np.linalg.LinAlgError(f"second moments have no inverse even with {DAMPINGS[-1]:g} of their mean on the diagonal")
 
 
 def _apply(twin: Twin, layer: Layer, rounded: Rounded) -> None:

@@ -87,7 +87,7 @@ class Search:
                 stopped = self._grow(plain)
             except OutOfTime:
                 stopped = TIME
-        chosen = self._choice()
+        chosen = choice(self._points, self._budget)
         layers = set(self._points[chosen].float_layers)
         reasons = {layer: reason for layer, reason in self._reasons.items() if layer in layers}
         return Found(tuple(self._points), chosen, self._sensitivities(), reasons, stopped, self._elapsed())
@@ -114,7 +114,7 @@ class Search:
 
     def _keep(self) -> None:
         self._choices.journal.save(self._elapsed())
-        best = self._points[self._choice()]
+        best = self._points[choice(self._points, self._budget)]
         ratio = "" if best.latency_ratio is None else f" at {best.latency_ratio:.2f}x"
         self._progress(
             min(int(self._elapsed()), int(self._budget.seconds)), int(self._budget.seconds),
@@ -194,16 +194,6 @@ class Search:
     def _cost(self, layers: Collection[str]) -> float:
         return sum(self._costs[layer] for layer in layers)
 
-    def _choice(self) -> int:
-        """Of the points that are fast enough, the fastest that is near enough; else the nearest, or what is as near with fewer layers in float."""
-        allowed = [place for place, point in enumerate(self._points) if point.whole and not self._budget.slow(point)]
-        near = [place for place in allowed if self._budget.met(self._points[place])]
-        if near:
-            return min(near, key=lambda place: (self._points[place].latency_ratio or 1.0, len(self._points[place].float_layers)))
-        reached = min(self._points[place].worst_drift for place in allowed) / (1 - LEAST_STEP)
-        nearest = [place for place in allowed if self._points[place].worst_drift <= reached]
-        return min(nearest, key=lambda place: (len(self._points[place].float_layers), self._points[place].worst_drift))
-
     def _sensitivities(self) -> tuple[Sensitivity, ...]:
         """The nearest first."""
         known = [each for each in self._candidates if self._choices.knows(each.layers)]
@@ -214,6 +204,17 @@ class Search:
             gain = 10 * math.log10(plain / drift) if plain > 0 and drift > 0 else 0.0
             found.append(Sensitivity(each.name, tuple(sorted(each.layers)), drift, gain, self._cost(each.layers)))
         return tuple(sorted(found, key=lambda each: each.drift))
+
+
+def choice(points: Sequence[SearchPoint], budget: Budget) -> int:
+    """Of the points that are fast enough, the fastest that is near enough; else the nearest, or what is as near with fewer layers in float."""
+    allowed = [place for place, point in enumerate(points) if point.whole and not budget.slow(point)]
+    near = [place for place in allowed if budget.met(points[place])]
+    if near:
+        return min(near, key=lambda place: (points[place].latency_ratio or 1.0, len(points[place].float_layers)))
+    reached = min(points[place].worst_drift for place in allowed) / (1 - LEAST_STEP)
+    nearest = [place for place in allowed if points[place].worst_drift <= reached]
+    return min(nearest, key=lambda place: (len(points[place].float_layers), points[place].worst_drift))
 
 
 def frontier(points: Sequence[SearchPoint]) -> tuple[int, ...]:

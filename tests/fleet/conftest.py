@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+from serving import Running
 
 from release import signing
 
@@ -43,3 +44,11 @@ def copy(bundle: Path, tmp_path: Path) -> Callable[[], Path]:
         return Path(shutil.copytree(bundle, tmp_path / f"copy{next(count)}" / bundle.name))
 
     return make
+
+
+@pytest.fixture(scope="module")
+def running(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    server = Running(bundle, tmp_path_factory.mktemp("state"))
+    server.wait_ready()
+    yield server
+    assert server.stop() == 0

@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = [sys.executable, "-m", "fleet.main"]
+INFER = "/v2/models/tiny/infer"
+ZEROS = np.zeros((1, 1, 8, 8), np.float32)
 
 
 class Running:
@@ -98,3 +102,17 @@ def until(condition: Any, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.02)
+
+
+def rows_and_recorded(bundle: Path) -> tuple[np.ndarray, np.ndarray]:
+    return np.load(bundle / "warmup/rows.npz")["image"], np.load(bundle / "targets/openvino-cpu/expected.npz")["logits"]
+
+
+def body(rows: np.ndarray, **changes: Any) -> dict[str, Any]:
+    tensor = {"name": "image", "shape": list(rows.shape), "datatype": "FP32", "data": rows.ravel().tolist()}
+    return {"inputs": [{**tensor, **changes}]}
+
+
+def logits(answer: dict[str, Any]) -> np.ndarray:
+    [output] = answer["outputs"]
+    return np.array(output["data"], np.float32).reshape(output["shape"])

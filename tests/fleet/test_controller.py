@@ -5,32 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from controlled import START, kinds, serve, spec
 
 from fleet.controller import Controller
-from fleet.models import Action, Kind, ModelSpec, Phase
+from fleet.models import Kind, Phase
 from fleet.modes import Mode
 from fleet.plans import NEVER
 from fleet.policies import KeepAlive
 from pipeline.errors import ConfigError, InputError
-
-START = 1_704_067_200.0
-
-
-def kinds(actions: list[Action]) -> list[tuple[Kind, str]]:
-    return [(action.kind, action.model) for action in actions]
-
-
-def spec(name: str, **facts: Any) -> ModelSpec:
-    return ModelSpec(name, **{"weights_mb": 80.0, "contexts_mb": 20.0, "load_s": 2.0, "contexts_s": 0.5, **facts})
-
-
-def serve(controller: Controller, name: str, at: float) -> None:
-    """A request that is answered, on servers that do what they are asked."""
-    pending = controller.request(name, at)
-    while pending:
-        action = pending.pop(0)
-        pending += controller.loaded(action.model, at) if action.kind is Kind.LOAD else controller.unloaded(action.model, at)
-    controller.done(name, at)
 
 
 def test_a_first_request_is_cold_and_the_next_is_not() -> None:

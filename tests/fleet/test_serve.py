@@ -9,42 +9,16 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tiny
-from serving import ROOT, SOURCE, Running, until
+from serving import INFER, ROOT, SOURCE, ZEROS, Running, body, logits, rows_and_recorded, until
 
 from pipeline.records import WarmupPlan
-
-INFER = "/v2/models/tiny/infer"
-ZEROS = np.zeros((1, 1, 8, 8), np.float32)
-
-
-@pytest.fixture(scope="module")
-def running(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    server = Running(bundle, tmp_path_factory.mktemp("state"))
-    server.wait_ready()
-    yield server
-    assert server.stop() == 0
-
-
-def rows_and_recorded(bundle: Path) -> tuple[np.ndarray, np.ndarray]:
-    return np.load(bundle / "warmup/rows.npz")["image"], np.load(bundle / "targets/openvino-cpu/expected.npz")["logits"]
-
-
-def body(rows: np.ndarray, **changes: Any) -> dict[str, Any]:
-    tensor = {"name": "image", "shape": list(rows.shape), "datatype": "FP32", "data": rows.ravel().tolist()}
-    return {"inputs": [{**tensor, **changes}]}
-
-
-def logits(answer: dict[str, Any]) -> np.ndarray:
-    [output] = answer["outputs"]
-    return np.array(output["data"], np.float32).reshape(output["shape"])
 
 
 def test_ready_before_during_and_after(bundle: Path, tmp_path: Path) -> None:

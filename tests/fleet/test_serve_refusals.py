@@ -3,39 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from serving import Running
-
-INFER = "/v2/models/tiny/infer"
-ZEROS = np.zeros((1, 1, 8, 8), np.float32)
-
-
-@pytest.fixture(scope="module")
-def running(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    server = Running(bundle, tmp_path_factory.mktemp("state"))
-    server.wait_ready()
-    yield server
-    assert server.stop() == 0
-
-
-def rows_and_recorded(bundle: Path) -> tuple[np.ndarray, np.ndarray]:
-    return np.load(bundle / "warmup/rows.npz")["image"], np.load(bundle / "targets/openvino-cpu/expected.npz")["logits"]
-
-
-def body(rows: np.ndarray, **changes: Any) -> dict[str, Any]:
-    tensor = {"name": "image", "shape": list(rows.shape), "datatype": "FP32", "data": rows.ravel().tolist()}
-    return {"inputs": [{**tensor, **changes}]}
-
-
-def logits(answer: dict[str, Any]) -> np.ndarray:
-    [output] = answer["outputs"]
-    return np.array(output["data"], np.float32).reshape(output["shape"])
-
+from serving import INFER, ZEROS, Running, body
 
 BAD: dict[str, tuple[int, str, str, Any, dict[str, str]]] = {
     "malformed-json": (400, "POST", INFER, b'{"inputs": [', {}),
