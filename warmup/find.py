@@ -34,7 +34,7 @@ Steps = tuple[tuple[Situation, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Seen:
+class Seen:
     """What some processes met behind one plan."""
 
     visits: tuple[Visit, ...]
@@ -94,7 +94,7 @@ class _Search:
         self.typical = self.largest_first[-1]
         self.environment = child_environment()
 
-    def visited(self, plans: Mapping[str, Steps | None], processes: int, order: Sequence[Situation]) -> dict[str, _Seen]:
+    def visited(self, plans: Mapping[str, Steps | None], processes: int, order: Sequence[Situation]) -> dict[str, Seen]:
         """Fresh processes behind each plan (None: cold), taking turns."""
         commands = {}
         for name, steps in plans.items():
@@ -113,7 +113,7 @@ class _Search:
                 if self.progress is not None:
                     self.progress(self.done, total, name)
         self.seconds_each = (time.monotonic() - begun) / max(1, processes * len(plans))
-        return {name: _Seen(tuple(visits)) for name, visits in seen.items()}
+        return {name: Seen(tuple(visits)) for name, visits in seen.items()}
 
     def learned(self) -> dict[str, Steps]:
         """What cold processes needed, by the order in which they met the situations; each ends with the typical request."""
@@ -129,11 +129,11 @@ class _Search:
                 found[name] = steps
         return found
 
-    def repaired(self, plans: Mapping[str, Steps]) -> tuple[Steps, _Seen, int]:
+    def repaired(self, plans: Mapping[str, Steps]) -> tuple[Steps, Seen, int]:
         """The quickest of `plans` that is hot, and how many were tried: where one is not, what is cold gets more iterations, a few times."""
         trying, taken, tried = dict(plans), dict.fromkeys(plans, 0.0), 0
-        hot: dict[str, tuple[Steps, _Seen]] = {}
-        last: list[tuple[int, Steps, _Seen]] = []
+        hot: dict[str, tuple[Steps, Seen]] = {}
+        last: list[tuple[int, Steps, Seen]] = []
         for _ in range(REPAIRS):
             for name, seen in self.visited(trying, self.processes, self.largest_first[::-1]).items():
                 tried += 1
@@ -153,7 +153,7 @@ class _Search:
         _, steps, seen = min(last, key=lambda one: (one[0], one[2].first_over_p50))
         return steps, seen, tried
 
-    def _more(self, steps: Steps, seen: _Seen) -> Steps:
+    def _more(self, steps: Steps, seen: Seen) -> Steps:
         """A step for each cold situation, or more iterations of the one it has; the typical one stays last."""
         cold = seen.cold()
         grown = [(situation, count + (situation in cold)) for situation, count in steps[:-1]]
@@ -162,7 +162,7 @@ class _Search:
         slow = seen.first_over_p50 > FIRST or self.typical in cold
         return (*grown, (self.typical, min(MOST, steps[-1][1] * (4 if slow else 1))))
 
-    def pruned(self, steps: Steps, seen: _Seen) -> tuple[Steps, _Seen, tuple[StepGain, ...]]:
+    def pruned(self, steps: Steps, seen: Seen) -> tuple[Steps, Seen, tuple[StepGain, ...]]:
         """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys (none where time ran out)."""
         gains: tuple[StepGain, ...] = ()
         while True:
@@ -186,7 +186,7 @@ class _Search:
             gains = self._gains(steps, found, kept)
             steps, seen = fewer, checked
 
-    def _gains(self, steps: Steps, found: Mapping[str, _Seen], kept: Sequence[int]) -> tuple[StepGain, ...]:
+    def _gains(self, steps: Steps, found: Mapping[str, Seen], kept: Sequence[int]) -> tuple[StepGain, ...]:
         whole, order, gains = found["whole"], self.largest_first[::-1], []
         for number in kept:
             without = found[f"without {number}"]
