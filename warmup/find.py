@@ -25,7 +25,7 @@ FIRST, LATER = 1.15, 1.3
 most `LATER` times the steady ones of the same place; in the median of the processes."""
 PROCESSES, FEW = 5, 3
 OPENING = 61
-"""Requests of the typical situation right behind the plan: the last half of them are steady (30 ms of them, for a network of half a millisecond)."""
+"""Requests of the typical situation right behind the plan, at least: the last half of them are steady."""
 REPAIRS, MOST = 5, 64
 SECONDS = 90.0
 
