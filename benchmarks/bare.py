@@ -2,19 +2,25 @@
 
     python benchmarks/bare.py usual MODEL.onnx openvino-cpu|onnxruntime-cpu 1,2,4,8 4 STARTED
     python benchmarks/bare.py floor ENGINE_FOLDER openvino-cpu|onnxruntime-cpu 1,2,4,8 4 STARTED
+    python benchmarks/bare.py changes ENGINE_FOLDER openvino-cpu|onnxruntime-cpu 1,2,4,8 4 4,2,8
 
 `usual` is what is commonly done to be ready: read and compile the ONNX file, random inputs five times a shape. `floor` is the least that reaches
 every shape and slot: load the stored engine without a check, one inference a shape in each of 4 slots. Prints `{"ready_ms": ...}` since STARTED
-(CLOCK_MONOTONIC, ns).
+(CLOCK_MONOTONIC, ns). `changes` goes on behind the floor as `warmup.visit` does: batch 1 for a while, then each of these sizes twice in a row, round
+by round; `{"first_over_row": [...]}` is each size's first time over its later ones in a row, which is what a change of size costs the runtime.
 """
 
+import itertools
 import json
+import statistics
 import sys
 import time
 
 import numpy as np
 
 RUNS = 5
+OPENING, ROUNDS, SETTLING = 61, 5, 2
+"""As in warmup/visit.py and benchmarks/warmup.py."""
 
 
 def openvino_runs(kind, path, slots):
@@ -36,7 +42,7 @@ def onnxruntime_runs(kind, path, slots):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    if kind == "floor":
+    if kind != "usual":
         path = f"{path}/model.onnx"
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -44,13 +50,29 @@ def onnxruntime_runs(kind, path, slots):
     return found.name, found.shape, [lambda inputs: session.run(None, inputs)] * (RUNS if kind == "usual" else slots)
 
 
-def main(kind, path, target, batches, slots, started):
+def changes(run, inputs, sizes):
+    places, times = [1, *sizes], [[] for _ in range(1 + len(sizes))]
+    for _ in range(OPENING):
+        run(inputs[1])
+    for _, place, _ in itertools.product(range(ROUNDS), range(len(places)), range(2)):
+        begun = time.perf_counter_ns()
+        run(inputs[places[place]])
+        times[place].append(time.perf_counter_ns() - begun)
+    return [mine[0] / statistics.median(mine[2 * SETTLING + 1 :: 2]) for mine in times[1:]]
+
+
+def main(kind, path, target, batches, slots, last):
     random = np.random.default_rng(0)
     name, shape, runs = (openvino_runs if target == "openvino-cpu" else onnxruntime_runs)(kind, path, int(slots))
     for batch in map(int, batches.split(",")):
         for run in runs:
             run({name: random.uniform(-1, 1, (batch, *shape[1:])).astype(np.float32)})
-    print(json.dumps({"ready_ms": (time.monotonic_ns() - int(started)) / 1e6}))
+    if kind != "changes":
+        print(json.dumps({"ready_ms": (time.monotonic_ns() - int(last)) / 1e6}))
+        return
+    sizes = list(map(int, last.split(",")))
+    inputs = {size: {name: random.uniform(-1, 1, (size, *shape[1:])).astype(np.float32)} for size in {1, *sizes}}
+    print(json.dumps({"first_over_row": changes(runs[-1], inputs, sizes)}))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
     python benchmarks/warmup.py --json build/bench/warmup.json --work build/bench/warmup --images ../shared/data/images
 
 For each model and target the product's finder makes a plan (`warmup/find.py`); then kinds of processes take turns: `cold` (no plan), `warm`
-(plan), `met` (plan, then four callers at once, then sizes off its ladder), `usual` and `floor` (benchmarks/bare.py: what is commonly done, and
-the least that reaches every shape and slot, with the bare runtime), and `iterations-N` (every size and number of callers N times: the exhaustive
-search that the finder is held to). Times count from before the process was started.
+(plan), `met` (plan, then four callers at once, then sizes off its ladder), `ready` (benchmarks/opened.py: a host that opens the plan in a signed
+bundle), and with the bare runtime (benchmarks/bare.py) `usual` and `floor`, what is commonly done and the least that reaches every shape and slot,
+and `changes`, the sizes of `met` in its order. Times count from before the process was started.
 
-`plan_iterations` and `shortest_iterations` are runs in all steps together. A first request of an unseen size is held to requests of that size in
-a row (`unseen_batch_over_p50`), and to later ones that came behind the same other size (`unseen_batch_over_like`): a runtime pays for a change of
-size every time. `ready` is an engine folder whose files are hashed, without a bundle's signature.
+`plan_iterations` and `shortest_iterations` are runs in all steps together; the shortest is that of an exhaustive search over iterations, of every
+situation or of the typical request alone, shortest first, each judged as the finder judges its own. A first request of an unseen size is held to
+requests of that size in a row (`unseen_batch_over_p50`), which the bare runtime cannot keep either (`bare_change_over_p50`), and to later ones that
+came behind the same other size (`unseen_batch_over_like`).
 
 Every process's raw sample is added to --work/MODEL-TARGET/raw.json at once: a run that ends (`--seconds`, or killed) goes on where it was. The
 figures are written when all is there. Needs `make repro` for the example's model, and the pictures for EfficientNet-Lite0; `--variants` chooses.
@@ -25,30 +26,34 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import folder_last  # noqa: F401
 import numpy as np
+import signed
 
 from engines.once import build_once
+from pipeline.files import replacing
 from pipeline.progress import bar
 from pipeline.records import AxisRange, Engine, Situation, TensorSpec, Trial, WarmupPlan
 from pipeline.verdicts import Verdict
 from warmup import latency
 from warmup.coldstart import child_environment, engine_command, fresh, visit_command
-from warmup.find import FIRST, find_plan
+from warmup.find import OPENING, PROCESSES, Seen, Steps, find_plan
 from warmup.misses import draw
 from warmup.plan import Maker
 from warmup.visit import Visit
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("openvino-cpu", "onnxruntime-cpu")
-CALLERS, DRAWS, REQUESTS, FEW, OPENING = 4, 4, 125, 60, 61
+CALLERS, DRAWS, REQUESTS = 4, 4, 125
 """100 steady requests: a process's first fifth does not count as steady."""
-EXHAUSTIVE, EXHAUSTIVE_PROCESSES = (1, 2, 3, 4, 5, 7, 10), 7
+FIRSTS = {"digits": 100}
+"""Processes of the kind `warm` where others are fewer: a start is short, and of 30 the 95th percentile is one process."""
+UNIFORM, TYPICAL = (1, 2, 3, 4, 5, 7, 10), (1, 2, 4, 8, 16, 32, 64)
 SEARCH_SECONDS = 240.0
 GATE_LIMIT, GATE_REPEATS, GATE_SPREAD, GATE_TRIALS, GATE_MAX = 1.5, 50, 0.12, 15, 45
 SIDE_CONFIDENCE = 0.999
@@ -95,10 +100,11 @@ def built(model: Model, target: str, folder: Path) -> Engine:
     return engine
 
 
-def ready_ms(command: list[str]) -> float:
-    """What a child prints when it is ready."""
-    done = subprocess.run([*command, str(time.monotonic_ns())], env=child_environment(), capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1])["ready_ms"])
+def printed(script: str, *arguments: object) -> dict[str, Any]:
+    """What a child of this folder prints."""
+    command = [sys.executable, "-P", str(Path(__file__).with_name(script)), *map(str, arguments)]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 class Variant:
@@ -113,87 +119,129 @@ class Variant:
         batch = self.model[3]
         self.batches = sorted({*(1 << power for power in range(batch.max.bit_length())), batch.max})
         with np.load(self.rows) as rows:
-            self.maker = Maker(self.engine, dict(rows), self.batches, [1, CALLERS], 300.0, "")
+            self.maker = Maker(self.engine, dict(rows), self.batches, [1, CALLERS], 300.0, signed.PREPROCESS_SHA256)
         raw = self.folder / "raw.json"
         self.samples: dict[str, list[Any]] = json.loads(raw.read_text()) if raw.is_file() else {}
 
     def prepare(self) -> None:
-        """The finder's plan and those of the exhaustive search, once."""
+        """The finder's plan and the bundle with it, once."""
         if not (self.folder / "plan.json").is_file():
             with bar(f"{self.label} {self.target}: find a plan") as report:
                 found = find_plan(self.folder / "engine", self.rows, self.maker, seconds=SEARCH_SECONDS, progress=report)
             found.save(self.folder / "plan.json")
-            for number in EXHAUSTIVE:
-                self.maker.ladder(number, "the exhaustive search").save(self.folder / f"plan-{number}.json")
         self.plan = WarmupPlan.load(self.folder / "plan.json")
+        self.bundle, self.key = signed.pack(self.folder / "engine", self.folder / "plan.json", self.rows, self.model[0], self.folder / "signed")
 
     def wanted(self) -> dict[str, int]:
         """How many processes of each kind."""
-        kinds = dict.fromkeys(("cold", "warm", "usual", "floor", "met"), self.processes)
-        return kinds | {f"iterations-{number}": min(self.processes, EXHAUSTIVE_PROCESSES) for number in EXHAUSTIVE}
+        kinds = dict.fromkeys(("cold", "warm", "ready", "usual", "floor", "met", "changes"), self.processes)
+        return kinds | {"warm": max(self.processes, FIRSTS.get(self.label, 0))}
 
     def one(self, kind: str, number: int) -> Any:
         """The sample of one new process."""
-        folder, environment = self.folder / "engine", child_environment()
+        batches = ",".join(map(str, self.batches))
+        if kind == "ready":
+            return printed("opened.py", self.bundle, self.key, self.folder / "state", time.monotonic_ns())["ready_ms"]
         if kind in ("usual", "floor"):
-            what = self.model[0] if kind == "usual" else folder
-            script = str(Path(__file__).with_name("bare.py"))
-            return ready_ms([sys.executable, script, kind, str(what), self.target, ",".join(map(str, self.batches)), str(CALLERS)])
+            what = self.model[0] if kind == "usual" else self.folder / "engine"
+            return printed("bare.py", kind, what, self.target, batches, CALLERS, time.monotonic_ns())["ready_ms"]
+        sizes = draw(self.engine.shapes, self.plan.ladder, DRAWS, number)
+        if kind == "changes":
+            rungs = ",".join(str(next(rung for rung in self.batches if rung >= size["batch"])) for size in sizes)
+            return printed("bare.py", kind, self.folder / "engine", self.target, batches, CALLERS, rungs)["first_over_row"]
         if kind == "met":
-            sizes = draw(self.engine.shapes, self.plan.ladder, DRAWS, number)
-            situations = [Situation({"batch": 1}, CALLERS), *(Situation(size, 1) for size in sizes)]
-            command = visit_command(folder, rows=self.rows, situations=situations, plan=self.folder / "plan.json", opening=OPENING)
-            return fresh(kind, command, Visit, environment).to_json()
-        file = {"cold": None, "warm": self.folder / "plan.json"}.get(kind, self.folder / f"plan-{kind.rpartition('-')[2]}.json")
-        command = engine_command(folder, kind, rows=self.rows, plan=file, requests=FEW if kind.startswith("iterations") else REQUESTS)
-        return fresh(kind, [*command, "--started", str(time.monotonic_ns())], Trial, environment).to_json()
+            return self.visited([Situation({"batch": 1}, CALLERS), *(Situation(size, 1) for size in sizes)], "plan.json")
+        plan = self.folder / "plan.json" if kind == "warm" else None
+        command = engine_command(self.folder / "engine", kind, rows=self.rows, plan=plan, requests=REQUESTS)
+        return fresh(kind, [*command, "--started", str(time.monotonic_ns())], Trial, child_environment()).to_json()
+
+    def visited(self, situations: Sequence[Situation], plan: str) -> Any:
+        command = visit_command(self.folder / "engine", rows=self.rows, situations=situations, plan=self.folder / plan, opening=OPENING)
+        return fresh(plan, command, Visit, child_environment()).to_json()
+
+    def exhaustive(self) -> dict[str, Steps]:
+        """The plans of the exhaustive search, the shortest first."""
+        situations = self.maker.situations()
+        plans: dict[str, Steps] = {f"typical-{number}": ((situations[-1], number),) for number in TYPICAL}
+        plans |= {f"uniform-{number}": tuple((situation, number) for situation in situations) for number in UNIFORM}
+        return dict(sorted(plans.items(), key=lambda one: runs_in(one[1])))
 
     def run(self, deadline: float) -> bool:
         """Measure until all is there (True) or the time is over."""
         self.prepare()
         wanted = self.wanted()
-        with bar(f"{self.label} {self.target}: {self.processes} processes of each kind") as report:
-            for number in range(self.processes):
-                for kind in wanted:
-                    mine = self.samples.setdefault(kind, [])
-                    if len(mine) > number or number >= wanted[kind]:
-                        continue
-                    if time.monotonic() > deadline:
+        with bar(f"{self.label} {self.target}: fresh processes of each kind") as report:
+            for number in range(max(wanted.values())):
+                if not all(self.sampled(kind, number, deadline) for kind in wanted if number < wanted[kind]):
+                    return False
+                report(number + 1, max(wanted.values()), "")
+        order = self.maker.situations()[::-1]
+        with bar(f"{self.label} {self.target}: the exhaustive search") as report:
+            for place, (name, steps) in enumerate(self.exhaustive().items()):
+                report(place, len(self.exhaustive()), name)
+                self.maker.plan(steps, "the exhaustive search").save(self.folder / f"{name}.json")
+                for number in range(PROCESSES):
+                    if not self.sampled(name, number, deadline, order):
                         return False
-                    mine.append(self.one(kind, number))
-                    (self.folder / "raw.json").write_text(json.dumps(self.samples))
-                report(number + 1, self.processes, "")
+                if self.seen(name).hot:
+                    break
         return True
+
+    def sampled(self, kind: str, number: int, deadline: float, order: Sequence[Situation] = ()) -> bool:
+        """Whether process `number` of this kind is measured: now, unless it is already or the time is over."""
+        mine = self.samples.setdefault(kind, [])
+        if len(mine) <= number:
+            if time.monotonic() > deadline:
+                return False
+            mine.append(self.visited(order, f"{kind}.json") if order else self.one(kind, number))
+            with replacing(self.folder / "raw.json", durable=False) as temporary:
+                temporary.write_text(json.dumps(self.samples), encoding="utf-8")
+        return True
+
+    def seen(self, kind: str) -> Seen:
+        return Seen(tuple(Visit.from_json(sample) for sample in self.samples[kind]))
 
     def figures(self) -> dict[str, Any]:
         """The acceptance's figures from raw samples: medians over processes, except `first_over_p50_p95`."""
-        trials = {kind: [Trial.from_json(one) for one in self.samples[kind]] for kind in self.wanted() if kind not in ("usual", "floor", "met")}
-        visits = [Visit.from_json(sample) for sample in self.samples["met"]]
+        cold, warm = ([Trial.from_json(one) for one in self.samples[kind]] for kind in ("cold", "warm"))
+        visits = self.seen("met").visits
         unseen = [met for visit in visits for met in visit.met if met.situation.callers == 1]
-        first = latency.per_process(trials["warm"], latency.first_over_p50)
-        ready = [trial.phases_ms["ready"] for trial in trials["warm"]]
-        good = [n for n in EXHAUSTIVE if statistics.median(latency.per_process(trials[f"iterations-{n}"], latency.first_over_p50)) <= FIRST]
+        first, control = latency.per_process(warm, latency.first_over_p50), latency.per_process(warm, latency.first_over_p50, control=True)
+        ready, usual, floor = (self.samples[kind] for kind in ("ready", "usual", "floor"))
+        over = lambda ours, theirs: statistics.median(one / other for one, other in zip(ours, theirs, strict=True))  # noqa: E731
+        changed = statistics.median(ratio for process in self.samples["changes"] for ratio in process)
+        unseen_over_p50 = statistics.median(met.first_ms[0] / met.steady_ms for met in unseen)
+        tried = [name for name in self.exhaustive() if name in self.samples]
         return {
             "model": self.label,
             "target": self.target,
-            "processes": len(first),
-            "cold_first_over_p50": statistics.median(latency.per_process(trials["cold"], latency.first_over_p50)),
+            "processes": len(ready),
+            "first_processes": len(first),
+            "cold_first_over_p50": statistics.median(latency.per_process(cold, latency.first_over_p50)),
             "first_over_p50_median": statistics.median(first),
             "first_over_p50_p95": float(np.quantile(first, 0.95)),
-            "control_first_over_p50_p95": float(np.quantile(latency.per_process(trials["warm"], latency.first_over_p50, control=True), 0.95)),
-            "p99_over_p50": statistics.median(latency.per_process(trials["warm"], latency.p99_over_p50)),
-            "control_p99_over_p50": statistics.median(latency.per_process(trials["warm"], latency.p99_over_p50, control=True)),
-            "unseen_batch_over_p50": statistics.median(met.first_ms[0] / met.steady_ms for met in unseen),
+            "control_first_over_p50_p95": float(np.quantile(control, 0.95)),
+            "p99_over_p50": statistics.median(latency.per_process(warm, latency.p99_over_p50)),
+            "control_p99_over_p50": statistics.median(latency.per_process(warm, latency.p99_over_p50, control=True)),
+            "unseen_batch_over_p50": unseen_over_p50,
+            "bare_change_over_p50": changed,
+            "unseen_batch_over_bare_change": unseen_over_p50 / changed,
             "unseen_batch_over_like": statistics.median(met.ratio for met in unseen),
             "concurrent_first_over_p50": statistics.median(taken / visit.p50_ms for visit in visits for taken in visit.opening_ms[0]),
             "ready_ms": statistics.median(ready),
-            "ready_over_usual": statistics.median(ours / theirs for ours, theirs in zip(ready, self.samples["usual"], strict=True)),
-            "ready_over_floor": statistics.median(ours / theirs for ours, theirs in zip(ready, self.samples["floor"], strict=True)),
-            "plan_iterations": sum(step.iterations for step in self.plan.steps),
-            "shortest_iterations": min(good) * len(self.maker.situations()) if good else None,
+            "ready_over_usual": over(ready, usual),
+            "ready_over_floor": over(ready, floor),
+            "floor_over_usual": over(floor, usual),
+            "plan_iterations": runs_in([(step, step.iterations) for step in self.plan.steps]),
+            "shortest_iterations": runs_in(self.exhaustive()[tried[-1]]) if self.seen(tried[-1]).hot else None,
+            "shortest_plan": tried[-1],
             "found_by": self.plan.found_by,
             "raw": self.samples,
         }
+
+
+def runs_in(steps: Sequence[tuple[Any, int]]) -> int:
+    return sum(number for _, number in steps)
 
 
 def simulated(ratio: float, random: np.random.Generator) -> Trial:

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, QwarmError, RecordError, disk_error
+from pipeline.files import replacing
 from pipeline.strict import Record
 
 PREFIX = "process-"
@@ -93,7 +94,8 @@ def write(folder: Path, *, bundle: Path, bundle_sha256: str, name: str, version:
         if other is None or not alive(other):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
-    state.save(folder / f"{PREFIX}{state.pid}.json")
+    with replacing(folder / f"{PREFIX}{state.pid}.json", durable=False) as temporary:  # a boot that ends takes the process with it
+        temporary.write_text(state.to_text(), encoding="utf-8")
     return state
 
 

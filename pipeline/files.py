@@ -29,8 +29,10 @@ def fsync_path(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Path]:
     """Yield a temporary sibling to write; on success it is fsynced and renamed to `path`, else removed.
+
+    Not `durable`: not fsynced, for what means nothing after this boot; every reader still sees it whole or not at all.
 
     Raises DiskFullError (or QwarmError for another OSError); `path` is then as it was before.
     """
@@ -43,9 +45,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary = Path(name)
         yield temporary
         temporary.chmod(0o644)
-        fsync_path(temporary)
+        if durable:
+            fsync_path(temporary)
         os.replace(temporary, final)
-        fsync_path(final.parent)
+        if durable:
+            fsync_path(final.parent)
     except OSError as error:
         raise disk_error(error, final) from error
     finally:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.data_records import ROLES, Anomaly, Claim, Finding, LeakCost, Role, Roles, RowSource, Shift
     from pipeline.engine_records import Census, CensusLayer, Engine, File, Platform
+    from pipeline.manifest_records import ReleasedTarget, ReleaseManifest
     from pipeline.model_records import (
         Agreement,
         Attribution,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
         NotMeasured,
         PaddingCost,
         Rebuild,
-        ReleasedTarget,
-        ReleaseManifest,
         SliceDrift,
         Validation,
         WorstRow,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from pipeline.verdicts import Check, Interval, Verdict
     from pipeline.warmup_records import ColdStartReport, CurvePoint, Situation, StepGain, Trial, WarmupPlan, WarmupResult, WarmupStep
 
-FILES = ("tensors", "verdicts", "engine_records", "warmup_records", "release_records", "model_records", "data_records")
+FILES = ("tensors", "verdicts", "engine_records", "warmup_records", "manifest_records", "release_records", "model_records", "data_records")
 """In the order they are looked into: what a host needs comes first."""
 
 __all__ = [

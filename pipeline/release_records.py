@@ -1,14 +1,13 @@
-"""What was measured of a target, what it proves, and the bundle it goes into."""
+"""What was measured of a target, and what it proves."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pipeline.engine_records import Census, File
+from pipeline.engine_records import Census
 from pipeline.model_records import Agreement, Attribution
 from pipeline.strict import Record
-from pipeline.tensors import AxisRange, TensorSpec
 from pipeline.verdicts import Check, Interval, Verdict
 from pipeline.warmup_records import ColdStartReport, StepGain
 
@@ -203,42 +202,3 @@ class Evidence(Record):
     details: Details | None = None
     signature: str = ""
     """Of the runner that measured (release/runners.py); "" for none."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ReleasedTarget(Record):
-    """A target inside a bundle."""
-
-    target: str
-    folder: str
-    verdict: Verdict
-    platform_key: str
-    key_fields: dict[str, str]
-    engine_sha256: str
-    plan_sha256: str
-    evidence_sha256: str
-    checks: tuple[Check, ...]
-    figures: dict[str, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class ReleaseManifest(Record):
-    """Everything in a bundle: every file's size and sha256, what it was made from, and what was proven."""
-
-    SCHEMA: ClassVar[str] = "qwarm.manifest/1"
-    name: str
-    version: str
-    signature: str
-    """"none", or the kind of signature beside the manifest."""
-    files: dict[str, File]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    shapes: dict[str, AxisRange]
-    preprocess: str
-    """File and function, for example "preprocess.py:prepare"."""
-    targets: tuple[ReleasedTarget, ...]
-    left_out: dict[str, str]
-    roles: dict[str, str]
-    """Merkle root of each data role."""
-    provenance: dict[str, Any]
-    """Code-tree digest, upstream lock entries, tool versions, parameters."""

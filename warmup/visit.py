@@ -33,6 +33,8 @@ from warmup.runner import run_plan
 ROUNDS, IN_A_ROW = 5, 2
 SETTLING = 2
 """Rounds that do not count as steady."""
+OPENING_SECONDS = 0.1
+"""An opening goes on so long at least: a kernel may run a small network's threads on one processor for 30 ms, and its p50 is not steady before."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Callers:
 
 
 def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, plan: WarmupPlan | None, opening: int = 0, pad: bool = True) -> Visit:
-    """Run the plan, then ask `opening` requests of the first situation, then all situations in their order, round by round."""
+    """Run the plan, then ask `opening` requests or more of the first situation, then all situations in their order, round by round."""
     specs = session.engine.inputs
     batches: list[Batch] = [fit(rows, specs, situation.sizes) for situation in situations]
     if plan is not None and pad:
@@ -150,7 +152,10 @@ def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, pla
         if plan is not None:
             run_plan(session, plan, rows)
         warmed = time.monotonic() - begun
-        opened = tuple(ask(0) for _ in range(opening))
+        opened: list[tuple[float, ...]] = []
+        begun = time.monotonic()
+        while len(opened) < opening or (opening and time.monotonic() - begun < OPENING_SECONDS):
+            opened.append(ask(0))
         for number in range(ROUNDS * IN_A_ROW * len(situations)):
             place = number // IN_A_ROW % len(situations)
             taken = ask(place)
@@ -158,7 +163,7 @@ def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, pla
                 firsts.append(taken)
             times[place].append(statistics.median(taken))
     met = zip(situations, batches, firsts, times, strict=True)
-    return Visit(tuple(Met(each, named_sizes(batch, specs), first, tuple(mine)) for each, batch, first, mine in met), opened, warmed)
+    return Visit(tuple(Met(each, named_sizes(batch, specs), first, tuple(mine)) for each, batch, first, mine in met), tuple(opened), warmed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -188,6 +188,15 @@ def test_importing_fleet_loads_no_numpy() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
+def test_a_host_makes_no_record_classes_of_what_was_measured() -> None:
+    """Half a millisecond each, before the first request."""
+    code = (
+        "import sys, fleet.host; assert 'pipeline.manifest_records' in sys.modules\n"
+        "assert not {'pipeline.model_records', 'pipeline.release_records'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
 def test_version_is_the_projects() -> None:
     import tomllib
 

@@ -93,6 +93,16 @@ def test_no_space_and_quota_are_the_same_error(code: int, tmp_path: Path, monkey
     assert names(tmp_path) == []
 
 
+def test_what_ends_with_the_boot_is_whole_without_reaching_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.files.fsync_path", lambda _: pytest.fail("flushed"))
+    write_path = tmp_path / "a"
+    with replacing(write_path, durable=False) as temporary:
+        temporary.write_bytes(b"1")
+        assert not write_path.exists()
+    assert write_path.read_bytes() == b"1"
+    assert names(tmp_path) == ["a"]
+
+
 def test_another_os_error_is_named_too(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(QwarmError, match="could not be written"):

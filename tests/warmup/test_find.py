@@ -111,3 +111,12 @@ def test_a_real_engine_gets_a_plan_it_can_run(warmable: Any) -> None:
 def test_a_process_that_fails_is_told(warmable: Any, tmp_path: Path) -> None:
     with pytest.raises(TrialError, match="A record is missing"):
         find_plan(tmp_path, warmable.rows_file, warmable.maker(), processes=1)
+
+
+def test_a_plan_that_was_lucky_in_the_processes_that_chose_it_is_not_taken(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[Simulated] = []
+    lucky = range(11, 16)  # behind ten cold ones, in two orders
+    slow = lambda _, __, ran: STEADY if len(ran) >= 4 or met[0].processes in lucky else 1.2  # noqa: E731
+    met.append(Simulated(slow, monkeypatch))
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]))
+    assert steps_of(plan) == [(1, 1, 4)]
