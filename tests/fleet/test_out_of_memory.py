@@ -32,7 +32,8 @@ def test_the_load_fails_with_its_reason_and_nothing_else_does(parts: dict[str, A
     specs = [ModelSpec(name, load_s=1.0, bundle=str(tiny.pack(parts, tmp_path / name, name=name))) for name in ("greedy", "modest")]
     with open(tmp_path / "log", "w") as stream:
         driver = ServeProcesses(tmp_path / "servers", allow_unsigned=True, program=[sys.executable, "-c", LIMITED])
-        control = Control(Controller(specs), driver, log=Log(stream=stream))
+        log = Log(stream=stream)
+        control = Control(Controller(specs, log=log.info), driver, log=log)
         try:
             with control.using("modest", 60.0) as warm:
                 with pytest.raises(TrialError), control.using("greedy", 60.0) as never:
