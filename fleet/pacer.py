@@ -24,8 +24,8 @@ SLICE_S, START_S = 0.001, 0.0025
 """What a pause must leave room for: a slice of work, and the start of a process."""
 MEETS, RARE_S = 2, 0.5
 """Requests that work may meet where pauses are too irregular for a slice, or so long in the mean that no more will come meanwhile."""
-PATIENCE, SHORTEST_S = 15.0, 1.0
-"""In times of its own length, which counts as a second at least: work that has not ended by then runs on whoever comes, with the lowest weight."""
+PATIENCE, SHORTEST_S = 15.0, 0.2
+"""In times of its own length, which counts as 0.2 s at least: work that has not ended by then runs on whoever comes, with the lowest weight."""
 
 
 class Paced(NamedTuple):

@@ -49,4 +49,3 @@ def test_the_load_fails_with_its_reason_and_nothing_else_does(parts: dict[str, A
     failures = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"load_failed"' in line]
     assert failures
     assert all("exit code" in failure["reason"] for failure in failures)
-    print(failures)
