@@ -214,7 +214,7 @@ def nothing(work: Path, out: Path) -> Figures:
 
 QAT = {"epochs": 6, "batch_rows": 16}
 """256 pictures: some 400 s of one core."""
-PLAIN = {"equalization": False, "adaptation": False, "rounding": "nearest", "bias_correction": False}
+PLAIN = {"splitting": False, "equalization": False, "adaptation": False, "rounding": "nearest", "bias_correction": False}
 QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "float": nothing,
     "modelopt-max": modelopt("max"),
@@ -228,7 +228,8 @@ QUANTIZERS_BY_NAME: dict[str, Callable[[Path, Path], Figures]] = {
     "qwarm-mse-ranges": ours("cpu", "mse", **PLAIN),
     "qwarm-bias-correction": ours("cpu", "mse", **PLAIN | {"bias_correction": True}),
     "qwarm-adaptation": ours("cpu", "mse", **PLAIN | {"bias_correction": True, "adaptation": True}),
-    "qwarm-compensated": ours("cpu", "mse", equalization=False),
+    "qwarm-compensated": ours("cpu", "mse", splitting=False, equalization=False),
+    "qwarm-equalized": ours("cpu", "mse", splitting=False),
     "qwarm-ptq": ours("cpu", "mse"),
     "qwarm-tensorrt-scheme": ours("tensorrt", "mse"),
     "qwarm-qat": trained,

@@ -11,6 +11,7 @@ from calibration.agree import EQUAL_DB, MATTERS_DB, Sides, parting, sources_of
 from calibration.exposing import as_written, float_tensors
 from calibration.hops import counterparts, unscaled
 from calibration.rounding.channels import groups_of
+from calibration.rounding.split import remembered
 from pipeline.records import Parting
 from pipeline.tensors import Batch
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 def layer_losses(first: onnx.ModelProto, second: onnx.ModelProto, rows: Batch) -> tuple[Parting, ...]:
     """Operators of the `second` graph by how far their results fall below what they read, in dB against the `first`; the worst come first.
 
-    Both run `rows` `{input: (n, ...)}`, one batch, as they are written. Channels that equalization holds at other scales are brought back first.
+    Both run `rows` `{input: (n, ...)}`, one batch, as they are written. Channels that equalization holds at other scales are brought back first, and
+    what the second repeats in dead channels, the first does too.
     Falls from further above the worst tensor than `MATTERS_DB` count from there. Empty where the graphs share no tensor but their inputs.
     """
+    first = remembered(second, first)
     names = counterparts(second, float_tensors(second), set(float_tensors(first)))
     groups = groups_of(first)
 

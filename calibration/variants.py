@@ -13,6 +13,8 @@ from calibration.rounding.check import NOT_FITTED
 from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
 from calibration.rounding.reconstruct import Rounded, reconstruct
+from calibration.rounding.replay import parts
+from calibration.rounding.split import carried, split
 from calibration.rounding.write import written
 from calibration.safe_names import name_nodes
 from calibration.scheme import Placement, bound
@@ -102,11 +104,12 @@ def variants(rules: Rules, job: Job, float_layers: Mapping[str, str] = NONE, pro
     if job.calibration is None or not job.calibration.methods.any:
         return found
     calibration = job.calibration.without_outliers(job.ranges)
-    start, equal = found[NEAREST], None
-    if calibration.methods.equalization:
-        equal = equalized(source, job.exported, job.ranges, calibration, job.batch)
-    if equal is not None:
-        start = nearest(rules, job, equal.model, equal.ranges, float_layers)
+    own, ranges = source, job.ranges
+    if calibration.methods.splitting:
+        own = split(own, ranges, (part for rows in calibration.batches() for part in parts(rows, job.batch))) or own
+    if calibration.methods.equalization and (equal := equalized(own, job.exported, ranges, calibration, job.batch)) is not None:
+        own, ranges = equal.model, equal.ranges
+    start = found[NEAREST] if own is source else nearest(rules, job, own, ranges, float_layers)
     return {**found, FITTED: fitted(rules, job, start, float_layers, progress)}
 
 
@@ -121,6 +124,7 @@ def source_of(job: Job) -> onnx.ModelProto:
 def nearest(rules: Rules, job: Job, source: onnx.ModelProto, ranges: Ranges, float_layers: Mapping[str, str]) -> Variant:
     """`source` with every weight to the nearest code."""
     model = rules.placed(source, job, ranges, float_layers)
+    carried(source, model)
     return Variant(model, rules.checked(source, model, job, ranges, NOT_FITTED, float_layers), source, ranges)
 
 

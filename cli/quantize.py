@@ -244,6 +244,7 @@ def quantize(
     size: Annotated[list[str] | None, typer.Option(metavar="AXIS=N", help="size of a dynamic axis that the rows do not show")] = None,
     min_sqnr_db: Annotated[float, typer.Option(help="a result further from the float model is refused")] = MIN_SQNR_DB,
     rounding: Annotated[str, typer.Option(help="of weights: compensated (fitted on the calibration rows) or nearest")] = EVERY.rounding,
+    splitting: Annotated[bool, typer.Option(help="let dead channels repeat those that rounding hurts most")] = EVERY.splitting,
     equalization: Annotated[bool, typer.Option(help="bring channels of a tensor nearer to one size")] = EVERY.equalization,
     adaptation: Annotated[bool, typer.Option(help="fit each layer to the float outputs, from the quantized inputs it meets")] = EVERY.adaptation,
     bias_correction: Annotated[bool, typer.Option(help="mend shifted means in the biases")] = EVERY.bias_correction,
@@ -254,7 +255,7 @@ def quantize(
     """Quantize an ONNX file to INT8 Q/DQ for a scheme. Refuses, and then writes nothing, what would give a silent failure."""
     from pipeline.progress import bar
 
-    methods = Methods(equalization, adaptation, rounding, bias_correction)
+    methods = Methods(splitting, equalization, adaptation, rounding, bias_correction)
     columns, sizes = pairs_of(column, "--column", "NAME=COLUMN"), sizes_of(size)
     asked = Asked(
         scheme, method, min_rows, columns, preprocess, quarantine, search, ranges, save_ranges, sizes, min_sqnr_db, methods,

@@ -35,7 +35,11 @@ def silent(_done: int, _total: int, _note: str) -> None:
 
 
 class Backend(Protocol):
-    """A module `engines/<name>.py`. Its functions import the runtime when they are called, never at module level."""
+    """A module `engines/<name>.py`. Its functions import the runtime when they are called, never at module level.
+
+    Where its runtime has a profiler it also has `profile(folder, engine, batch, requests)`: milliseconds of each layer by name and type, in
+    each of `requests` requests of a new session (`warmup/attribution.py` asks for it).
+    """
 
     TARGETS: tuple[str, ...]
     SCHEMES: Mapping[str, tuple[str, ...]]

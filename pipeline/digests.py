@@ -55,6 +55,12 @@ def sha256_files(paths: Iterable[str | Path], root: str | Path) -> str:
     return sha256_json(entries)
 
 
+def sha256_code(root: str | Path, parts: Iterable[str]) -> str:
+    """`sha256_files` over every Python file of `parts` of `root`: folders with all below them, or single files."""
+    found = (Path(root) / part for part in parts)
+    return sha256_files((file for part in found for file in ([part] if part.suffix == ".py" else part.rglob("*.py"))), root)
+
+
 def merkle_root(leaves: Iterable[str]) -> str:
     """Merkle tree hash of hex digests, as RFC 6962 section 2.1: leaf prefix 0x00, node prefix 0x01.
 

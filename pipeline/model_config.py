@@ -122,7 +122,8 @@ class QuantizeConfig(Section):
     """`method`: how a range follows from the values seen (calibration/range_methods.py); `max` is all of them.
 
     `min_rows`: fewer calibration rows are refused. `batch_rows`: rows a calibration batch.
-    `equalization`, `adaptation`, `rounding`, `bias_correction`: how weights are fitted on the calibration rows (calibration/rounding/methods.py).
+    `splitting`, `equalization`, `adaptation`, `rounding`, `bias_correction`: how weights are fitted on the calibration rows
+    (calibration/rounding/methods.py).
     `method: auto` takes the one whose activations are nearest to float on the search rows. `float_layers`: nodes or torch modules that stay in float.
     `max_drift`: the error's power over the worst output's (0.01 is 20 dB), up to which layers go back to float (calibration/search); null: none do.
     `max_slowdown`: latency over plain INT8's that a target may lose by it. `search_seconds`: after them the best answer so far is taken.
@@ -137,6 +138,7 @@ class QuantizeConfig(Section):
     search_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 300.0
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
+    splitting: bool = True
     equalization: bool = True
     adaptation: bool = True
     rounding: Literal["compensated", "nearest"] = "compensated"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.digests import sha256_file, sha256_files, sha256_json
+from pipeline.digests import sha256_code, sha256_file, sha256_json
 from pipeline.errors import Refused
 from pipeline.loading import source_file
 from pipeline.records import Evidence, ExportedModel, Platform, Roles
@@ -30,12 +30,6 @@ MEANINGS = {
 }
 
 
-def code_files() -> list[Path]:
-    """The files of `MEASURING`, where this qwarm is installed."""
-    root = Path(__file__).resolve().parents[1]
-    return sorted(file for part in MEASURING for file in ([root / part] if part.endswith(".py") else (root / part).rglob("*.py")))
-
-
 def bindings(config: Config, exported: ExportedModel, roles: Roles, platform: Platform) -> dict[str, str]:
     """Digests of everything that a measurement of `platform.target` rests on; the engine and the plan come on top.
 
@@ -50,7 +44,7 @@ def bindings(config: Config, exported: ExportedModel, roles: Roles, platform: Pl
         "validation_root": roles.roles["validation"].merkle_root,
         "preprocess_sha256": roles.preprocess_sha256,
         "parameters_sha256": sha256_json(parameters),
-        "code_sha256": sha256_files(code_files(), Path(__file__).resolve().parents[1]),
+        "code_sha256": sha256_code(Path(__file__).resolve().parents[1], MEASURING),
         "platform_key": platform.key,
         "machine_id": platform.machine_id,
     }

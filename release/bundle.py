@@ -143,7 +143,7 @@ def decide(evidences: Sequence[Evidence]) -> list[Evidence]:
             where=", ".join(f"evidence/{evidence.target}.json" for evidence in reasons) or "evidence",
             expected="every required target ships, no UNDECIDED where release.undecided is refuse, and one target at least",
             got="; ".join(f"{evidence.target}: {evidence.verdict.name}, {evidence.reason}" for evidence in reasons) or "no evidence",
-            next="read build/report/report.html; the previous bundle is untouched",
+            next="run `dvc repro report` and read build/report/report.html; the previous bundle is untouched",
         )
     return shipping
 

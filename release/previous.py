@@ -38,7 +38,7 @@ def refuse_worse(since_last: tuple[str, Sequence[changes.Change]] | None) -> Non
             where="release.no_worse",
             expected=f"no verdict or figure worse than in {since_last[0] if since_last else ''}",
             got="; ".join(f"{change.name}: {change.before} before, {change.after} now" for change in worse),
-            next="read build/report/report.html, Since the last release; the previous bundle is untouched",
+            next="run `dvc repro report` and read build/report/report.html, Since the last release; the previous bundle is untouched",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.digests import sha256_files, sha256_json
+from pipeline.digests import sha256_code, sha256_json
 from pipeline.errors import RecordError
 from pipeline.platforms import package_version
 
@@ -16,15 +16,9 @@ PACKAGES = ("pipeline", "calibration", "engines", "warmup", "release", "stages",
 TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "nvidia-modelopt", "openvino", "tensorrt-rtx", "datasets", "dvc", "numpy")
 
 
-def code_files(folders: Iterable[str | Path]) -> list[Path]:
-    """Every Python file below `folders`, compiled ones apart."""
-    return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))
-
-
 def code_sha256() -> str:
     """Digest of qwarm's own code: what measured, judged and packed."""
-    root = Path(__file__).resolve().parent.parent
-    return sha256_files(code_files(root / package for package in PACKAGES), root)
+    return sha256_code(Path(__file__).resolve().parents[1], PACKAGES)
 
 
 def lock_entries(lock: str | Path, leave_out: Iterable[str] = ("release", "report")) -> dict[str, str]:

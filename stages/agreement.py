@@ -16,6 +16,7 @@ from calibration.exposing import Opener, Run, as_written
 from calibration.hops import Station, attribute
 from calibration.onnx_model import read_model
 from calibration.rounding.channels import groups_of
+from calibration.rounding.split import remembered
 from engines.once import deployed
 from engines.variance import variance
 from pipeline.errors import ModelError
@@ -72,7 +73,7 @@ def journey(target: str, exported: ExportedModel, rows: Batch) -> Attribution:
     """
     engine = Engine.load(paths.ENGINES / target / "int8" / "engine.json", next=f"run `dvc repro build@{target}`")
     quantized, model = _quantized(target, engine)
-    plain = read_model(paths.EXPORT / "model.onnx")
+    plain = remembered(model, read_model(paths.EXPORT / "model.onnx"))
     groups = groups_of(plain) if quantized.equalized_ranges_sha256 is not None else ()
     stations = (
         Station("simplified", as_written, plain),

@@ -19,7 +19,7 @@ from pipeline.records import ExportedModel, LeakCost
 from pipeline.tensors import Batch
 from stages import paths
 from stages.rows import joined, role_arrays, role_batches, role_manifest
-from stages.schemes import QUANTIZERS, float_layers, methods
+from stages.schemes import QUANTIZERS, float_layers, methods, range_method
 
 
 def run() -> str:
@@ -43,7 +43,7 @@ def measure(config: Config) -> LeakCost:
         outputs = {name: _outputs(config, model, name, len(judging.rows)) for name, model in models.items()}
     return leak_cost.measure(
         outputs["float"], outputs[leak_cost.CLEAN], outputs[leak_cost.LEAKED], was_leaked,
-        classes=config.data.labels is not None, scheme=scheme, method=config.quantize.methods[0], calibration_rows=count,
+        classes=config.data.labels is not None, scheme=scheme, method=range_method(scheme), calibration_rows=count,
         preprocess_sha256=role_manifest(config, "validation").preprocess_sha256,
         calibration_root=merkle_root(chosen[leak_cost.CLEAN][1]), leaked_root=merkle_root(chosen[leak_cost.LEAKED][1]),
     )  # fmt: skip
@@ -63,7 +63,7 @@ def _calibrate(config: Config, exported: ExportedModel, scheme: str, role: str, 
             preprocess_sha256=manifest.preprocess_sha256,
             min_rows=1,
             batch_rows=config.quantize.batch_rows,
-            method=config.quantize.methods[0],
+            method=range_method(scheme),
             progress=report,
         )
     search, _ = role_arrays(config, "search")

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.caches import cache_folder
 from pipeline.config import Config, load_config
 from pipeline.decibels import drift
-from pipeline.digests import sha256_bytes, sha256_file, sha256_files, sha256_json
+from pipeline.digests import sha256_bytes, sha256_code, sha256_file, sha256_json
 from pipeline.errors import DataError
 from pipeline.files import replacing_folder
 from pipeline.platforms import package_version
@@ -17,6 +17,7 @@ from pipeline.records import ExportedModel, QuantizedModel, Training
 from stages import paths
 from stages.ranges import calibrate, save
 from stages.rows import role_arrays, role_batches, role_manifest, role_sample
+from stages.schemes import range_method
 
 AFFINE = frozenset({"cpu"})
 """Schemes whose activations have a zero point."""
@@ -72,7 +73,7 @@ def trained(config: Config, scheme: str, why: str) -> str:
     with bar(f"qat: train under {scheme}'s grid on {here.device}") as report:
         result = train(
             config.model, Path(), data, config.quantize.training, saved,
-            affine=scheme in AFFINE, method=config.quantize.methods[0], machine=here, progress=report,
+            affine=scheme in AFFINE, method=range_method(scheme), machine=here, progress=report,
         )  # fmt: skip
     if not here.main:
         return f"process of {here.parts}: the first one writes"
@@ -121,7 +122,7 @@ def bindings(config: Config, exported: ExportedModel, scheme: str) -> dict[str, 
             got=", ".join(config.data.roles),
             next="add data.roles.train, or set quantize.qat: never",
         )
-    settings = [config.quantize.training.model_dump(mode="json"), config.quantize.method, config.quantize.batch_rows, scheme]
+    settings = [config.quantize.training.model_dump(mode="json"), range_method(scheme), config.quantize.batch_rows, scheme]
     roots = {role: role_manifest(config, role).roles[role].merkle_root for role in ("train", "calibration", "search")}
     return {
         "model_sha256": exported.onnx_sha256,
@@ -129,6 +130,6 @@ def bindings(config: Config, exported: ExportedModel, scheme: str) -> dict[str, 
         "preprocess_sha256": role_manifest(config, "train").preprocess_sha256,
         **{f"{role}_root": root for role, root in roots.items()},
         "parameters_sha256": sha256_json(settings),
-        "code_sha256": sha256_files((ROOT / "calibration").rglob("*.py"), ROOT),
+        "code_sha256": sha256_code(ROOT, ("calibration",)),
         **{name: package_version(name) for name in TOOLS},
     }

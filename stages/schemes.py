@@ -11,6 +11,8 @@ from calibration.float_layers import resolve
 from calibration.rounding.methods import Methods
 from calibration.safe_names import name_nodes
 from pipeline.config import Config
+from pipeline.search_records import SearchResult
+from stages import paths
 
 QUANTIZERS = {tensorrt_scheme.SCHEME: tensorrt_scheme.quantize, cpu_scheme.SCHEME: cpu_scheme.quantize}
 RULES = {rules.scheme: rules for rules in (tensorrt_scheme.RULES, cpu_scheme.RULES)}
@@ -18,7 +20,13 @@ RULES = {rules.scheme: rules for rules in (tensorrt_scheme.RULES, cpu_scheme.RUL
 
 def methods(config: Config) -> Methods:
     """The switches of params.yaml that say how weights are fitted."""
-    return Methods(config.quantize.equalization, config.quantize.adaptation, config.quantize.rounding, config.quantize.bias_correction)
+    asked = config.quantize
+    return Methods(asked.splitting, asked.equalization, asked.adaptation, asked.rounding, asked.bias_correction)
+
+
+def range_method(scheme: str) -> str:
+    """The range method that `quantize@SCHEME` took."""
+    return SearchResult.load(paths.QUANTIZED / scheme / "search.json", next=f"run `dvc repro quantize@{scheme}`").method
 
 
 def float_layers(config: Config, source: Path) -> dict[str, str]:

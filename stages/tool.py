@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.digests import sha256_files
+from pipeline.digests import sha256_code
 from pipeline.files import canonical_json, write_text
 from pipeline.platforms import package_version
-from release.provenance import PACKAGES, code_files
+from release.provenance import PACKAGES
 from stages import paths
 
 
 def run() -> str:
     root = Path(__file__).resolve().parents[1]
-    code = {package: sha256_files(code_files([root / package]), root) for package in PACKAGES if package != "cli"}
+    code = {package: sha256_code(root, [package]) for package in PACKAGES if package != "cli"}
     version = package_version("qwarm")
     text = canonical_json({"version": version, "code": code})
     if not paths.TOOL.exists() or paths.TOOL.read_text(encoding="utf-8") != text:

@@ -11,6 +11,7 @@ import numpy as np
 from calibration.rounding.constants import constants_of
 from calibration.rounding.layers import layers_of
 from calibration.rounding.reconstruct import MOST_MOVED, Rounded
+from calibration.rounding.split import remembered
 from calibration.scheme import broken
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def coarse_layers(source: onnx.ModelProto, quantized: onnx.ModelProto, least_db:
 
     A scale for a whole tensor leaves the channels of small weights a few codes, or none: the usual cause of a per-tensor build's loss.
     """
+    source = remembered(quantized, source)
     floats, (values, _) = constants_of(source)[0], constants_of(quantized)
     found = []
     for layer in layers_of(source, quantized):

@@ -13,10 +13,11 @@ from pipeline.tensors import Batch
 class Methods:
     """Switches. What each does, its source and its cost stand in the function it names; its gain in `benchmarks/quantization.py`.
 
-    `equalization`: `equalize.equalized`. `adaptation`: `target.adapted`. `rounding`: "compensated" (`solve.error_compensated`, then
-    `solve.descended`) or "nearest". `bias_correction`: `moments.Moments.bias`.
+    `splitting`: `split.split`. `equalization`: `equalize.equalized`. `adaptation`: `target.adapted`. `rounding`: "compensated"
+    (`solve.error_compensated`, then `solve.descended`) or "nearest". `bias_correction`: `moments.Moments.bias`.
     """
 
+    splitting: bool = True
     equalization: bool = True
     adaptation: bool = True
     rounding: str = "compensated"
@@ -25,7 +26,7 @@ class Methods:
     @property
     def any(self) -> bool:
         """Whether one of them is on."""
-        return self.equalization or self.adaptation or self.bias_correction or self.rounding != "nearest"
+        return self.splitting or self.equalization or self.adaptation or self.bias_correction or self.rounding != "nearest"
 
 
 EVERY = Methods()

@@ -63,23 +63,27 @@ def adjacent(model: onnx.ModelProto) -> frozenset[tuple[str, str]]:
 
 
 def costs(source: onnx.ModelProto, exported: ExportedModel, layers: Sequence[str]) -> dict[str, float]:
-    """The share of the network's time that each layer is expected to take: by multiply-accumulates, size of its output and size of its weight.
+    """The share of the network's time that each layer is expected to take: by multiply-accumulates and sizes of what it reads, writes and weighs.
 
-    Four bytes a weight instead of one make a last layer dear that hardly multiplies: 8 % in ONNX Runtime on EfficientNet-Lite0. It only
-    orders candidates; what a choice really costs is measured. Equal shares where shapes are unknown.
+    What a network is given is float already and costs nothing to read; anything else is converted first. Four bytes a weight instead of one
+    make a last layer dear that hardly multiplies: 8 % in ONNX Runtime on EfficientNet-Lite0. It only orders candidates; what a choice really
+    costs is measured. Equal shares where shapes are unknown.
     """
     sizes = {name: axis.opt for name, axis in exported.shapes.items()} | {str(exported.inputs[0].shape[0]): 1}
     shapes = tensor_shapes(source)
-    written = {
-        node.name: math.prod(sizes.get(axis, 1) if isinstance(axis, str) else axis for axis in shapes.get(node.output[0], ()))
-        for node in source.graph.node
-        if node.name in set(layers)
-    }
-    sizes_of = {tensor.name: math.prod(tensor.dims) for tensor in source.graph.initializer}
-    read = {node.name: sizes_of.get(node.input[1], 0) for node in source.graph.node if node.name in written}
+    given = {value.name for value in source.graph.input}
+    weights = {tensor.name: math.prod(tensor.dims) for tensor in source.graph.initializer}
+    nodes = [node for node in source.graph.node if node.name in set(layers)]
+
+    def size(tensor: str) -> int:
+        return math.prod(sizes.get(axis, 1) if isinstance(axis, str) else axis for axis in shapes.get(tensor, ()))
+
+    written = {node.name: size(node.output[0]) for node in nodes}
+    read = {node.name: sum(size(name) for name in node.input if name and name not in weights and name not in given) for node in nodes}
+    weighed = {node.name: sum(weights.get(name, 0) for name in node.input[1:2]) for node in nodes}
     try:
         counted = macs_by_node(source, sizes)
     except ModelError:
         return dict.fromkeys(layers, 1 / len(layers))
-    parts = [({name: part[name] for name in layers}, max(sum(part[name] for name in layers), 1)) for part in (counted, written, read)]
+    parts = [({name: part[name] for name in layers}, max(sum(part[name] for name in layers), 1)) for part in (counted, read, written, weighed)]
     return {name: sum(part[name] / whole for part, whole in parts) / len(parts) for name in layers}

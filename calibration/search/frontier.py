@@ -20,11 +20,9 @@ STEP_DB = 0.5
 """A step is measured when it is expected to be worth this."""
 TRIED = 4
 """Candidates that are looked at anew in each step, beside those that touch what was added last."""
-LEAST_GAIN = 0.002
-"""Part of the predicted drift that a candidate must take away to be tried."""
 LEAST_STEP = 0.02
-"""Part of the measured drift that a step must take away (0.1 dB): less is noise of the rounding, and a layer in float for ever."""
-REFUSED_IN_A_ROW = 4
+"""Part of the drift that a candidate is predicted to take away, and then a step does (0.1 dB): less is noise, and a layer in float for ever."""
+REFUSED_IN_A_ROW = 6
 """Candidates; then nothing better is expected of the others."""
 MET, PLAIN_MET, TIME = "max_drift is met", "plain INT8 is within max_drift", "search_seconds are over"
 NO_GAIN, ALL_FLOAT = "no further layer brings the model nearer", "every layer but one is in float"
@@ -187,7 +185,7 @@ class Search:
                 break
             gain = now - self._screen(chosen | candidate.layers)
             self._gains[candidate.name] = gain
-            scores[candidate.name] = gain / self._cost(candidate.layers - chosen) if gain > LEAST_GAIN * now else 0.0
+            scores[candidate.name] = gain / self._cost(candidate.layers - chosen) if gain > LEAST_STEP * now else 0.0
         best = max(scores, key=lambda name: scores[name], default="")
         return next(each for each in left if each.name == best) if scores.get(best, 0.0) > 0 else None
 

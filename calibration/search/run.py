@@ -19,7 +19,7 @@ from calibration.search.plot import drawn
 from calibration.variants import Job, Progress, Rules, Variant, silent, variants
 from calibration.winner import closest, finish, judge, serialized
 from pipeline.caches import cache_folder
-from pipeline.digests import sha256_bytes, sha256_file, sha256_files, sha256_json
+from pipeline.digests import sha256_bytes, sha256_code, sha256_file, sha256_json
 from pipeline.records import QuantizedModel, Ranges
 from pipeline.search_records import SearchResult
 
@@ -101,7 +101,6 @@ def _best(job: Job, made: Mapping[str, Variant]) -> str:
 def _key(job: Job, variant: Variant, deployment: Deployment) -> str:
     """What a measured drift or latency depends on."""
     rows = {name: sha256_bytes(array.tobytes()) for name, array in job.rows.items()}
-    calibration = Path(__file__).parents[1]
-    code = sha256_files(calibration.rglob("*.py"), calibration)
+    code = sha256_code(Path(__file__).parents[2], ("calibration",))
     bound_to = {"code": code, "judge": sha256_file(job.judge), "rows": rows, "targets": sorted(deployment.openers), "facts": dict(deployment.facts)}
     return sha256_json({"model": sha256_bytes(serialized(variant.model)), **bound_to})

@@ -62,8 +62,9 @@ def test_a_channel_of_zeros_gets_a_safe_scale_and_is_listed(tmp_path: Path) -> N
     model = model_of(CONVNET, SIZES)
     replaced(model, "one_w", lambda weight: np.where(np.arange(8).reshape(-1, 1, 1, 1) == 3, 0, weight))
     float_model = prepared(tmp_path / "float", model, rows(64))
-    record = float_model.quantized(cpu_scheme.quantize, tmp_path / "cpu", rows(32, 1))
+    record = float_model.quantized(cpu_scheme.quantize, tmp_path / "cpu", rows(32, 1), Methods(splitting=False))
     assert record.zero_channels == {"one_w": (3,)}
+    assert float_model.quantized(cpu_scheme.quantize, tmp_path / "used", rows(32, 1)).zero_channels == {}  # it repeats another one
     for tensor in onnx.load(tmp_path / "cpu/model.onnx").graph.initializer:
         if tensor.name.endswith("_scale"):
             value = onnx.numpy_helper.to_array(tensor)

@@ -27,7 +27,7 @@ from pipeline.side_files import save_model
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
 CPU = Asked("cpu")
-NEAREST = Methods(equalization=False, adaptation=False, rounding="nearest", bias_correction=False)
+NEAREST = Methods(splitting=False, equalization=False, adaptation=False, rounding="nearest", bias_correction=False)
 
 
 def weight(*shape: int, scale: float = 0.2) -> np.ndarray:
@@ -292,7 +292,7 @@ def test_weights_are_fitted_as_in_the_pipeline_and_each_switch_is_heard(tmp_path
     fitted = json.loads(command(model, *options).stdout)
     assert (fitted["weights"], set(fitted["sqnr_db_by_weights"])) == ("fitted", {"nearest", "fitted"})
     assert fitted["sqnr_db"] == fitted["sqnr_db_by_weights"]["fitted"] > fitted["sqnr_db_by_weights"]["nearest"] + 1
-    off = ("--rounding", "nearest", "--no-equalization", "--no-adaptation", "--no-bias-correction")
+    off = ("--rounding", "nearest", "--no-splitting", "--no-equalization", "--no-adaptation", "--no-bias-correction")
     plain = json.loads(command(model, *options, *off).stdout)
     assert plain["sqnr_db_by_weights"] == {"nearest": fitted["sqnr_db_by_weights"]["nearest"]}
     part = json.loads(command(model, *options, *off[:3]).stdout)

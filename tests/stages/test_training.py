@@ -14,6 +14,7 @@ from pipeline.config import Config, load_config
 from pipeline.digests import sha256_bytes
 from pipeline.errors import ConfigError, DataError, ModelError, RecordError
 from pipeline.records import Candidate, Choice, ExportedModel, QuantizedModel, Role, Roles, Training
+from pipeline.search_records import SearchPoint, SearchResult
 from stages import choose, paths, qat
 
 DECIBELS: dict[str, float | None] = {"tensorrt": 18.0, "cpu": 25.0}
@@ -34,6 +35,11 @@ def quantized(decibels: dict[str, float | None]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "model.onnx").write_bytes(scheme.encode())
         QuantizedModel(scheme, sha256_bytes(scheme.encode()), "f", "r", "q", 1, 2, (), (), 64, db, None, {}).save(folder / "quantized.json")
+        searched("entropy").save(folder / "search.json")
+
+
+def searched(method: str) -> SearchResult:
+    return SearchResult("cpu", "f", 64, method, {}, None, None, (), (SearchPoint("", (), 0.01, {}, True),), (0,), 0, None, "", 0.0, {}, {})
 
 
 def config(**quantize: Any) -> Config:
@@ -139,7 +145,10 @@ def test_a_saved_state_is_bound_to_weights_rows_settings_and_scheme() -> None:
     exported = ExportedModel("m" * 64, "", "", "", 20, (), (), {}, (), 0, {})
     bound = functools.partial(qat.bindings, config(), exported)
     first, seen = bound("cpu"), []
-    seen += [bound("tensorrt"), qat.bindings(config(training={"seed": 1}), exported, "cpu"), qat.bindings(config(method="mse"), exported, "cpu")]
+    seen += [bound("tensorrt"), qat.bindings(config(training={"seed": 1}), exported, "cpu")]
+    searched("mse").save(paths.QUANTIZED / "cpu/search.json")  # what `quantize` took, whatever params.yaml says
+    seen.append(bound("cpu"))
+    searched("entropy").save(paths.QUANTIZED / "cpu/search.json")
     for name in ("train", "calibration", "search"):
         roles_of(**{"train": "a", "calibration": "b", "search": "c", name: "d"})
         seen.append(bound("cpu"))
