@@ -28,7 +28,7 @@ class Kind(enum.Enum):
 
     LOAD = "load"
     HURRY = "hurry"
-    """Somebody waits now for a load that was begun in the background."""
+    """Somebody waits now for what was begun in the background: a load, or the memory of one that is unloaded."""
     DROP_CONTEXTS = "drop contexts"
     UNLOAD = "unload"
 

@@ -14,11 +14,13 @@ from typing import NamedTuple
 from fleet import state as states
 from fleet.drivers import Event
 from fleet.models import Action, Kind, ModelSpec
-from fleet.pacer import Pacer, yield_processor
+from fleet.pacer import Pacer
 
 LOG_BYTES = 1 << 20
 END_S = 60.0
 """A process that has not ended so long after SIGTERM is killed: its requests have had twice the time that it drains for."""
+ENDING_S = 0.2
+"""What the end of a process takes alone, about."""
 STARTING = "starting"
 """File beside a process's state while it is not warm: its number and start."""
 
@@ -53,6 +55,8 @@ class ServeProcesses:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._warm: dict[str, states.State] = {}
         self._ending: list[Ending] = []
+        self._refused: list[Event] = []
+        """Processes that could not be started."""
 
     def answering(self) -> AbstractContextManager[None]:
         """Background loads hold still meanwhile."""
@@ -73,32 +77,45 @@ class ServeProcesses:
             self._start(action, spec, now)
         elif action.kind is Kind.HURRY:
             self.pacer.release(spec.name)
+            self.pacer.release(_ending(spec.name))
         else:
-            self._end(spec.name, now)
+            self._end(spec.name, now, action.urgent)
 
     def _start(self, action: Action, spec: ModelSpec, now: float) -> None:
         if spec.name in self._warm:  # it does not answer, or is of another bundle
-            self._end(spec.name, now)
+            self._end(spec.name, now, action.urgent)
         place = self.folder / spec.name
         place.mkdir(parents=True, exist_ok=True)
         output = place / "serve.log"
         fresh = not output.exists() or output.stat().st_size > LOG_BYTES
         command = [*self.program, "serve", spec.bundle, *self.origin, "--port", "0", "--state", str(place), "--json"]
-        with open(output, "wb" if fresh else "ab") as log:
-            child = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
-        self._starting[spec.name] = self._children[spec.name] = child
-        if not action.urgent:
-            self.pacer.add(spec.name, child.pid)
-        (place / STARTING).write_text(f"{child.pid} {states.start_ticks(child.pid)}")
 
-    def _end(self, name: str, now: float) -> None:
+        def start() -> int | None:
+            try:
+                with open(output, "wb" if fresh else "ab") as log:
+                    child = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+                (place / STARTING).write_text(f"{child.pid} {states.start_ticks(child.pid)}")
+            except OSError as error:
+                self._refused.append(Event(spec.name, "failed", f"{type(error).__name__}: {error}"))
+                return None
+            self._starting[spec.name] = self._children[spec.name] = child
+            return child.pid
+
+        if action.urgent:
+            start()
+        else:
+            self.pacer.begin(spec.name, start, action.seconds)
+
+    def _end(self, name: str, now: float, urgent: bool) -> None:
+        self.pacer.cancel(name)
         child, state = self._children.pop(name, None), self._warm.pop(name, None)
         if self._starting.pop(name, None) is not None:
             self._begun(name)
         pid = child.pid if child is not None else state.pid if state is not None and states.alive(state) else None
         if pid is not None:
-            yield_processor(pid, True)
             _send(pid, signal.SIGTERM)
+            if not urgent:
+                self.pacer.add(_ending(name), pid, ENDING_S)
         self._ending.append(Ending(name, pid, child, now + END_S))
 
     def _begun(self, name: str) -> None:
@@ -108,7 +125,7 @@ class ServeProcesses:
 
     def poll(self, now: float) -> list[Event]:
         """Look at state files and at processes."""
-        events: list[Event] = []
+        events, self._refused = self._refused, []
         for name, child in list(self._starting.items()):
             state = next((item for item in states.living(self.folder / name) if item.pid == child.pid and item.address), None)
             if state is None and child.poll() is None:
@@ -130,8 +147,9 @@ class ServeProcesses:
                 events.append(Event(name, "lost", f"process {state.pid} is gone"))
         if self._ending:
             left = [item for item in self._ending if not item.gone(now)]
-            names = {item.name for item in left}
-            events += [Event(name, "unloaded") for name in {item.name for item in self._ending} - names]
+            for name in {item.name for item in self._ending} - {item.name for item in left}:
+                self.pacer.release(_ending(name))
+                events.append(Event(name, "unloaded"))
             self._ending = left
         return events
 
@@ -146,11 +164,10 @@ class ServeProcesses:
 
     def close(self, unload: bool) -> None:
         """End the processes, or leave them to the next controller; a load in the background goes on at full speed."""
-        for name in list(self._starting):
-            self.pacer.release(name)
+        self.pacer.close()
         if unload:
             for name in [*self._warm, *self._starting]:
-                self._end(name, 0.0)
+                self._end(name, 0.0, True)
             for item in self._ending:
                 if item.child is not None:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -161,6 +178,11 @@ def own_program() -> list[str]:
     """The command line of this program, from a folder or from qwarm.pyz."""
     place = Path(__file__).parents[1]
     return [sys.executable, str(place)] if place.is_file() else [sys.executable, "-m", "fleet.main"]
+
+
+def _ending(name: str) -> str:
+    """The pacer's name for the end of a model's process, while the next one may begin."""
+    return f"end of {name}"
 
 
 def _end_left_over(file: Path) -> None:

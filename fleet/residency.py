@@ -68,6 +68,7 @@ class Residency(abc.ABC):
             self._waiting[name] = self._waiting.get(name, False) or urgent
         if urgent and model.phase is not Phase.WARM:
             self.modes.enter(Mode.FULL_LOAD, name, now, reason)
+            hurry += [Action(Kind.HURRY, other.spec.name, True, reason) for other in self.models.values() if other.phase is Phase.UNLOADING]
         return [*hurry, *self.serve_waiting(now)]
 
     def serve_waiting(self, now: float) -> list[Action]:
@@ -95,7 +96,7 @@ class Residency(abc.ABC):
             for victim, phase in victims:
                 leaving += victim.spec.contexts_mb if phase is Phase.WEIGHTS else victim.memory_mb
                 victim.counts["evictions"] += 1
-                actions.append(self.unload(victim, now, phase, f"gives way to {name}"))
+                actions.append(self.unload(victim, now, phase, f"gives way to {name}", urgent))
             if not self.arbiter.fits(need):
                 leaving -= need  # promised to this one
                 continue
@@ -125,14 +126,14 @@ class Residency(abc.ABC):
         self.wake(model, model.deadline)
         return Action(Kind.LOAD, spec.name, urgent, "somebody waits" if urgent else "a request is expected", seconds)
 
-    def unload(self, model: Resident, now: float, to: Phase, reason: str) -> Action:
-        """Give memory back: contexts alone (to WEIGHTS) or all of it (to OUT)."""
+    def unload(self, model: Resident, now: float, to: Phase, reason: str, urgent: bool = False) -> Action:
+        """Give memory back: contexts alone (to WEIGHTS) or all of it (to OUT). `urgent`: somebody waits for it."""
         model.leaving_mb = model.spec.contexts_mb if to is Phase.WEIGHTS else model.memory_mb
         model.phase, model.leaving_to = Phase.UNLOADING, to
         model.stop_idle(now)
         model.close_prewarm(used=False)
         self.account()
-        return Action(Kind.DROP_CONTEXTS if to is Phase.WEIGHTS else Kind.UNLOAD, model.spec.name, reason=reason)
+        return Action(Kind.DROP_CONTEXTS if to is Phase.WEIGHTS else Kind.UNLOAD, model.spec.name, urgent, reason)
 
     # ---- time
 

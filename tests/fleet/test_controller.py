@@ -237,3 +237,15 @@ def test_a_background_load_that_a_request_comes_to_wait_for_is_hurried_once() ->
     assert controller.request("a", START + 1) == []
     controller.loaded("a", START + 2)
     assert controller.modes.lanes == {}
+
+
+def test_an_unload_that_somebody_comes_to_wait_for_is_hurried() -> None:
+    controller = Controller([spec("a"), spec("b")], policy=KeepAlive(10.0), cap_mb=100.0)
+    serve(controller, "a", START)
+    assert kinds(controller.tick(START + 11.0)) == [(Kind.UNLOAD, "a")]
+    assert kinds(controller.request("b", START + 12.0)) == [(Kind.HURRY, "a")]
+    assert kinds(controller.unloaded("a", START + 13.0)) == [(Kind.LOAD, "b")]
+    controller.loaded("b", START + 14.0)
+    controller.done("b", START + 14.0)
+    actions = controller.request("a", START + 15.0)
+    assert (kinds(actions), actions[0].urgent) == ([(Kind.UNLOAD, "b")], True)

@@ -28,7 +28,7 @@ def test_the_cap_holds_and_nothing_in_use_is_evicted(data: st.DataObject, count:
         for action in actions:
             model = controller.models[action.model]
             if action.kind is Kind.HURRY:
-                assert asked[action.model].kind is Kind.LOAD
+                assert action.model in asked  # a load, or an unload whose memory is waited for
                 continue
             if action.kind is not Kind.LOAD and action.reason != "the load hangs":
                 assert model.users == 0

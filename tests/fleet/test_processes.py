@@ -13,6 +13,7 @@ import pytest
 from serving import until
 
 from fleet import state as states
+from fleet.drivers import Event
 from fleet.models import Action, Kind, ModelSpec
 from fleet.processes import STARTING, ServeProcesses, own_program
 
@@ -26,8 +27,9 @@ def told(driver: ServeProcesses, now: float) -> list[str]:
 
 
 def begun(driver: ServeProcesses, folder: Path, urgent: bool = True) -> int:
-    driver.begin(Action(Kind.LOAD, "deaf", urgent), SPEC, 0.0)
-    until(lambda: "deaf" in (folder / "deaf" / "serve.log").read_text())
+    driver.begin(Action(Kind.LOAD, "deaf", urgent, seconds=SPEC.load_s), SPEC, 0.0)
+    log = folder / "deaf" / "serve.log"
+    until(lambda: log.exists() and "deaf" in log.read_text())
     return int((folder / "deaf" / STARTING).read_text().split()[0])
 
 
@@ -67,12 +69,25 @@ def test_a_load_that_a_dead_controller_had_begun_is_ended_by_the_next(tmp_path: 
 def test_a_load_that_somebody_waits_for_runs_as_others_do(tmp_path: Path) -> None:
     driver = ServeProcesses(tmp_path, program=DEAF)
     pid = begun(driver, tmp_path, urgent=False)
-    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    assert (os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid)) == (os.SCHED_BATCH, 19)
     driver.begin(Action(Kind.HURRY, "deaf", True), SPEC, 1.0)
-    assert os.sched_getscheduler(pid) == os.SCHED_OTHER
+    assert (os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid)) == (os.SCHED_OTHER, 0)
     driver.begin(Action(Kind.UNLOAD, "deaf"), SPEC, 1.0)
+    until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19)
+    driver.begin(Action(Kind.HURRY, "deaf", True), SPEC, 1.0)  # somebody waits for its memory
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 0
     driver.poll(100.0)
     until(lambda: told(driver, 101.0) == ["unloaded"])
+
+
+def test_a_process_that_cannot_be_started_is_a_load_that_failed(tmp_path: Path) -> None:
+    driver = ServeProcesses(tmp_path, program=[str(tmp_path / "absent")])
+    for urgent in (True, False):
+        driver.begin(Action(Kind.LOAD, "deaf", urgent), SPEC, 0.0)
+        events: list[Event] = []
+        until(lambda events=events: events.extend(driver.poll(0.0)) or events)
+        assert events[0].what == "failed"
+        assert "absent" in events[0].reason
 
 
 def test_the_servers_program_is_this_one() -> None:
