@@ -54,7 +54,7 @@ CALLERS, DRAWS, REQUESTS = 4, 4, 125
 FIRSTS = {"digits": 100}
 """Processes of the kind `warm` where others are fewer: a start is short, and of 30 the 95th percentile is one process."""
 UNIFORM, TYPICAL = (1, 2, 3, 4, 5, 7, 10), (1, 2, 4, 8, 16, 32, 64)
-SEARCH_SECONDS = 240.0
+SEARCH_SECONDS = 90.0
 GATE_LIMIT, GATE_REPEATS, GATE_SPREAD, GATE_TRIALS, GATE_MAX = 1.5, 50, 0.12, 15, 45
 SIDE_CONFIDENCE = 0.999
 
@@ -82,9 +82,11 @@ def efficientnet(work: Path, images: Path) -> Model:
 
 
 MODELS = {"efficientnet-lite0": efficientnet, "digits": example}
+SETTINGS: dict[tuple[str, str], dict[str, Any]] = {("digits", "onnxruntime-cpu"): {"threads": 1}}
+"""As params.yaml has them."""
 
 
-def built(model: Model, target: str, folder: Path) -> Engine:
+def built(model: Model, target: str, folder: Path, settings: Mapping[str, Any]) -> Engine:
     """The engine in `folder`/engine, and rows beside it; once."""
     if (folder / "rows.npz").is_file():
         return Engine.load(folder / "engine/engine.json")
@@ -95,7 +97,7 @@ def built(model: Model, target: str, folder: Path) -> Engine:
     inputs = (TensorSpec(name, "float32", ("batch", *shape)),)
     outputs = tuple(TensorSpec(value.name, "float32", ("batch", value.type.tensor_type.shape.dim[1].dim_value)) for value in graph.output)
     folder.mkdir(parents=True, exist_ok=True)
-    engine = build_once(file.read_bytes(), target, inputs=inputs, outputs=outputs, shapes={"batch": batch}, folder=folder)
+    engine = build_once(file.read_bytes(), target, inputs=inputs, outputs=outputs, shapes={"batch": batch}, folder=folder, settings=settings)
     np.savez(folder / "rows.npz", **{name: np.random.default_rng(0).uniform(-1, 1, (batch.max, *shape)).astype(np.float32)})
     return engine
 
@@ -114,7 +116,7 @@ class Variant:
         self.label, self.target, self.processes = label, target, processes
         self.folder = work / f"{label}-{target}"
         self.model = MODELS[label](work, images)
-        self.engine = built(self.model, target, self.folder)
+        self.engine = built(self.model, target, self.folder, SETTINGS.get((label, target), {}))
         self.rows = self.folder / "rows.npz"
         batch = self.model[3]
         self.batches = sorted({*(1 << power for power in range(batch.max.bit_length())), batch.max})

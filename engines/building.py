@@ -14,6 +14,8 @@ from pipeline.errors import ConfigError, TargetError
 from pipeline.platforms import difference
 from pipeline.records import AxisRange, Census, Engine, Platform, TensorSpec
 
+THREADS = "threads"
+
 
 def start(
     model: Path, *, target: str, precision: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], platform: Platform,
@@ -56,6 +58,17 @@ def only_known(settings: Mapping[str, Any], known: tuple[str, ...], target: str)
             got=", ".join(unknown),
             next="correct params.yaml and run `dvc repro` again",
         )
+
+
+def asked_threads(settings: Mapping[str, Any], target: str) -> int | None:
+    """`targets.<target>.threads` of params.yaml: how many threads one request uses; None for all cores. Raises ConfigError for less than one."""
+    threads = settings.get(THREADS)
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise ConfigError(
+            "A target cannot run on so many threads", where=f"params.yaml: targets.{target}.{THREADS}", expected="1 or more", got=str(threads),
+            next="correct params.yaml, or leave it out for all cores",
+        )  # fmt: skip
+    return threads
 
 
 def record(

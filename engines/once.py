@@ -7,12 +7,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import engines
-from engines.contract import Run, Session
+from engines.contract import NO_SETTINGS, Run, Session
 from pipeline.records import AxisRange, Engine, TensorSpec
 from pipeline.side_files import save_model
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def build_once(
     content: bytes | onnx.ModelProto, target: str, *, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...],
-    shapes: Mapping[str, AxisRange], folder: Path, precision: str = "int8",
+    shapes: Mapping[str, AxisRange], folder: Path, precision: str = "int8", settings: Mapping[str, Any] = NO_SETTINGS,
 ) -> Engine:  # fmt: skip
     """Build `content`, an ONNX model with its weights inside, into `folder`/engine. Raises as the backend's `build` does."""
     backend = engines.backend(target)
@@ -33,7 +33,7 @@ def build_once(
         save_model(content, model)
     return backend.build(
         model, folder / "engine", target=target, precision=precision, inputs=inputs, outputs=outputs, shapes=dict(shapes),
-        platform=engines.platform_here(target),
+        platform=engines.platform_here(target), settings=settings,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ variants interleaved in one process):
 - `import_model` does NOT take the hint from the blob: without the settings an f32 blob runs in bf16. They are passed again and read back.
 - `CACHE_DIR` is never set: it keys on path and time, not content. The blob lies under our own digests.
 - Blobs for lesser CPUs (`targets.openvino-cpu.isa_levels`) lie beside the native one: see `engines/ov_levels.py`.
-- `INFERENCE_NUM_THREADS` stays the runtime's choice, the cores of the serving host; `Session.settings` tells what it was.
+- `INFERENCE_NUM_THREADS` stays the runtime's choice, the cores of the serving host, unless `threads` is set; `Session.settings` tells what it was.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 
 from engines import census as executed
 from engines import ov_levels
-from engines.building import only_known, record, refuse_misfit, refuse_other_tensors, start
+from engines.building import THREADS, asked_threads, only_known, record, refuse_misfit, refuse_other_tensors, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
 from engines.onnx_file import ModelFile, probe, same_outputs
 from engines.stored import verified_bytes
@@ -125,9 +125,13 @@ def build(
     Raises TargetError (no OpenVINO, or `platform` is not this machine), ConfigError (a setting, for it has none, or an unknown precision),
     ModelError (unreadable model, other inputs or outputs than declared, or a blob that does not give the compiled model's outputs).
     """
-    only_known(settings, (ov_levels.SETTING,), target)
+    only_known(settings, (ov_levels.SETTING, THREADS), target)
     _openvino(target)
-    levels = ov_levels.asked_levels(settings, target) if precision == "int8" else ()  # the float engine is the baseline here, and never shipped
+    shipped = precision == "int8"  # the float engine is the baseline here, at its best
+    levels = ov_levels.asked_levels(settings, target) if shipped else ()
+    threads = asked_threads(settings, target) if shipped else None
+    told: dict[str, Any] = {ov_levels.SETTING: list(levels)} if levels else {}
+    told |= {"INFERENCE_NUM_THREADS": str(threads)} if threads else {}
     file = start(model, target=target, precision=precision, inputs=inputs, outputs=outputs, platform=platform, key_here=platform_key(target))
     progress(0, 3, "compile")
     blob, wanted, got, imported = exported(file, probe(inputs, shapes), outputs, model)
@@ -140,7 +144,7 @@ def build(
         if levels:
             ov_levels.export_levels(file, work, levels, inputs, outputs, shapes, got)
         engine = record(
-            work, file.content, target=target, precision=precision, settings=SETTINGS | ({ov_levels.SETTING: list(levels)} if levels else {}),
+            work, file.content, target=target, precision=precision, settings=SETTINGS | told,
             inputs=inputs, outputs=outputs, shapes=shapes, platform=platform, census=taken,
             fits={ov_levels.SETTING: " ".join(levels)} if levels else None,
         )  # fmt: skip

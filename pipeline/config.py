@@ -20,13 +20,15 @@ class TargetConfig(Section):
     """What a target's backend is told; a backend refuses what is not its own.
 
     `compute_capabilities` (tensorrt-rtx): names such as SM89 that one plan is built for. `isa_levels` (openvino-cpu): lesser CPUs that are served
-    too, such as AVX2, AVX512_CORE_VNNI. The rest is for GPUs (see `engines/trt.py`, `ort_gpu_options.py`); `plugins` are paths, each
+    too, such as AVX2, AVX512_CORE_VNNI. `threads` (targets of the CPU): of one request, by default all cores; where that takes less than a
+    millisecond, one may be quicker. The rest is for GPUs (see `engines/trt.py`, `ort_gpu_options.py`); `plugins` are paths, each
     with its sha256.
     """
 
     required: bool = False
     compute_capabilities: list[str] | None = None
     isa_levels: list[str] | None = None
+    threads: int | None = None
     optimization_level: int | None = None
     hardware_compatibility: str | None = None
     workspace_mib: int | None = None
