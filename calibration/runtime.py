@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,11 @@ def session(
                 next="replace the operator that is named, or export the model without it",
             ) from error
 
+    return _given(model, opened, limit)
+
+
+def _given(model: bytes | Path | onnx.ModelProto, opened: Callable[[bytes | str], Any], limit: int) -> Any:
+    """What `opened` gives for the bytes of a model or for its path: a message of more than `limit` bytes passes through a file."""
     if isinstance(model, bytes):
         return opened(model)
     if isinstance(model, Path):
@@ -83,8 +88,8 @@ def _said(error: Exception) -> str:
     return " ".join(str(error).split())[:600]
 
 
-def simulator(model: bytes) -> Any:
-    """A CPU session that computes Q/DQ in float as they are written, and everything else as fast as it can."""
+def simulator(model: onnx.ModelProto, limit: int = MAX_INSIDE) -> Any:
+    """A CPU session that computes Q/DQ in float as they are written, and everything else as fast as it can. `limit` as for `session`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -92,4 +97,8 @@ def simulator(model: bytes) -> Any:
     options.use_deterministic_compute = True
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=["WeightBiasQuantization"])
+
+    def opened(content: bytes | str) -> Any:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], disabled_optimizers=["WeightBiasQuantization"])
+
+    return _given(model, opened, limit)

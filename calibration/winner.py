@@ -80,17 +80,12 @@ def finish(
     return record
 
 
-def serialized(model: onnx.ModelProto) -> bytes:
-    """The bytes that a model is written as, and named by."""
-    return bytes(model.SerializeToString(deterministic=True))
-
-
 def closest(judged: Mapping[str, Judged]) -> str:
     """The variant of the best SQNR."""
     return max(judged, key=lambda name: float("inf") if (db := judged[name][0]) is None else db)
 
 
-def judge(job: Job, models: Mapping[str, bytes | onnx.ModelProto], *, classes: bool) -> dict[str, Judged]:
+def judge(job: Job, models: Mapping[str, onnx.ModelProto], *, classes: bool) -> dict[str, Judged]:
     """Each model by name, Q/DQ against float, both exactly as written in ONNX Runtime: its optimizer can break a valid Q/DQ model."""
     names = [spec.name for spec in job.exported.outputs]
     reference = _outputs(session(job.judge, optimize=False), job.batch, job.rows)

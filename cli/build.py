@@ -19,6 +19,7 @@ from engines.variance import variance
 from pipeline.errors import ConfigError, TargetError
 from pipeline.progress import bar
 from pipeline.records import AxisRange, Engine
+from pipeline.side_files import save_model
 
 SHOWN = 5
 
@@ -46,8 +47,8 @@ def build_file(
         "shapes": axis_ranges(found, sizes or {}, batch=batch), "platform": platform, "settings": settings or {},
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="qwarm-build-") as scratch:
-        whole = Path(scratch) / "model.onnx"  # its weights inside, wherever the file keeps them
-        whole.write_bytes(proto.SerializeToString())
+        whole = Path(scratch) / "model.onnx"  # with its weights inside, up to 2 GiB, wherever the file keeps them
+        save_model(proto, whole)
         with bar(f"build {target}") as progress:
             engine, state = build_engine(
                 whole, out, store=store, progress=progress, subject=f"{precision} engine of {target} from {model.resolve()}", **declared

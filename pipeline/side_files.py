@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -151,6 +152,12 @@ def save_model(model: onnx.ModelProto, path: Path, limit: int = MAX_INSIDE) -> s
         model.metadata_props.extend(metadata)
     path.write_bytes(content)
     return sha256_bytes(content)
+
+
+def written_sha256(model: onnx.ModelProto, limit: int = MAX_INSIDE) -> str:
+    """What `save_model` would return for a file `model.onnx`."""
+    with tempfile.TemporaryDirectory(prefix="qwarm-digest-") as folder:
+        return save_model(model, Path(folder) / "model.onnx", limit)
 
 
 def copy_model(path: Path, folder: Path) -> None:

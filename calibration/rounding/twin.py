@@ -10,6 +10,7 @@ import numpy as np
 
 from calibration.rounding.constants import constants_of
 from calibration.rounding.layers import Layer, layers_of
+from pipeline.side_files import light
 
 if TYPE_CHECKING:
     import onnx
@@ -45,7 +46,7 @@ class Twin:
         given = [*self.inputs, *(name for node in self.nodes[:end] for name in node.output)]
         return tuple(name for name in given if name in read)
 
-    def part(self, given: Collection[str], wanted: Collection[str]) -> bytes:
+    def part(self, given: Collection[str], wanted: Collection[str]) -> onnx.ModelProto:
         """The ONNX model that computes `wanted` from `given`, with the constants as they are now."""
         import onnx
 
@@ -63,7 +64,7 @@ class Twin:
             [onnx.helper.make_tensor_value_info(name, self.types[name], None) for name in wanted],
             [onnx.numpy_helper.from_array(self.constants[name], name) for name in sorted(read & self.constants.keys())],
         )
-        return bytes(onnx.helper.make_model(graph, opset_imports=self.opset, ir_version=self.ir_version).SerializeToString())
+        return onnx.helper.make_model(graph, opset_imports=self.opset, ir_version=self.ir_version)
 
 
 def build(source: onnx.ModelProto, quantized: onnx.ModelProto) -> Twin:
@@ -79,7 +80,7 @@ def build(source: onnx.ModelProto, quantized: onnx.ModelProto) -> Twin:
         values, nodes = constants_of(model)
         constants |= {f"{prefix}{name}": value for name, value in values.items()}
         every += [_prefixed(node, prefix, inputs) for node in nodes]
-        inferred = onnx.shape_inference.infer_shapes(model).graph
+        inferred = onnx.shape_inference.infer_shapes(light(model)).graph
         types |= {f"{prefix}{value.name}": value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
     nodes, ends = _interleaved(every, [layer.name for layer in layers])
     return Twin(nodes, constants, inputs, layers, ends, list(quantized.opset_import), max(source.ir_version, quantized.ir_version), types)

@@ -99,5 +99,5 @@ class Measure:
 
 
 def _simulated(model: onnx.ModelProto) -> Callable[[Batch], Mapping[str, np.ndarray]]:
-    runtime = simulator(model.SerializeToString())
+    runtime = simulator(model)
     return lambda batch: run_session(runtime, batch)

@@ -17,11 +17,12 @@ from calibration.search.measure import Measure
 from calibration.search.methods import judged
 from calibration.search.plot import drawn
 from calibration.variants import Job, Progress, Rules, Variant, silent, variants
-from calibration.winner import closest, finish, judge, serialized
+from calibration.winner import closest, finish, judge
 from pipeline.caches import cache_folder
 from pipeline.digests import sha256_bytes, sha256_code, sha256_file, sha256_json
 from pipeline.records import QuantizedModel, Ranges
 from pipeline.search_records import SearchResult
+from pipeline.side_files import written_sha256
 
 RECORD, PICTURE = "search.json", "search.svg"
 
@@ -69,10 +70,9 @@ def quantize(
         found = Search(layers, candidates(source, layers), costed, adjacent(source), choices, budget, progress).run()
         if chosen := found.points[found.chosen].float_layers:
             made = {best: choices.fit(frozenset(chosen), found.reasons)}
-    digests = {name: sha256_bytes(serialized(variant.model)) for name, variant in made.items()}
     result = SearchResult(
         scheme=rules.scheme,
-        onnx_sha256=digests[best],
+        onnx_sha256=written_sha256(made[best].model, job.limit),
         search_rows=len(next(iter(job.rows.values()))),
         method=method,
         methods={name: -10 * math.log10(drift) if drift > 0 else None for name, drift in drifts.items()},
@@ -95,7 +95,7 @@ def quantize(
 def _best(job: Job, made: Mapping[str, Variant]) -> str:
     if len(made) == 1:
         return next(iter(made))
-    return closest(judge(job, {name: serialized(variant.model) for name, variant in made.items()}, classes=False))
+    return closest(judge(job, {name: variant.model for name, variant in made.items()}, classes=False))
 
 
 def _key(job: Job, variant: Variant, deployment: Deployment) -> str:
@@ -103,4 +103,4 @@ def _key(job: Job, variant: Variant, deployment: Deployment) -> str:
     rows = {name: sha256_bytes(array.tobytes()) for name, array in job.rows.items()}
     code = sha256_code(Path(__file__).parents[2], ("calibration",))
     bound_to = {"code": code, "judge": sha256_file(job.judge), "rows": rows, "targets": sorted(deployment.openers), "facts": dict(deployment.facts)}
-    return sha256_json({"model": sha256_bytes(serialized(variant.model)), **bound_to})
+    return sha256_json({"model": written_sha256(variant.model, job.limit), **bound_to})
