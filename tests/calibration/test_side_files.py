@@ -10,10 +10,10 @@ import pytest
 from tiny_qdq import conv, rows
 
 from calibration.onnx_model import read_model
-from calibration.runtime import run_session, session
+from calibration.runtime import run_session, session, simulator
 from pipeline.digests import sha256_file
 from pipeline.errors import ModelError, Refused
-from pipeline.side_files import DIGEST, copy_model, describe_files, save_model, verify_files
+from pipeline.side_files import DIGEST, MAX_INSIDE, copy_model, describe_files, save_model, verify_files, written_sha256
 
 LIMIT = 1000
 """Lowered from 2 GiB: the tiny model's weights pass it."""
@@ -108,3 +108,14 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     for path in (tmp_path / "empty.onnx", tmp_path / "absent.onnx"):
         with pytest.raises(ModelError):
             read_model(path)
+
+
+def test_a_simulator_and_a_digest_take_a_model_beyond_the_limit(large: Path, tmp_path: Path) -> None:
+    model = read_model(large)
+    whole, parted = (run_session(simulator(model, limit), rows(2))["y"] for limit in (MAX_INSIDE, LIMIT))
+    np.testing.assert_array_equal(whole, parted)
+    for limit in (MAX_INSIDE, LIMIT):
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        assert written_sha256(model, limit) == save_model(model, folder / "model.onnx", limit)
+        assert (folder / "model.onnx.data").is_file() == (limit == LIMIT)

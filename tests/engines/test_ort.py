@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 import engines
 from engines import ort, ort_census
-from pipeline.errors import ModelError, TargetError
+from pipeline.errors import ConfigError, ModelError, TargetError
 from pipeline.platforms import physical_cores
 from pipeline.records import TensorSpec
 
@@ -41,6 +41,21 @@ def test_settings_are_recorded_and_read_back(ours):
                 "inter_op_num_threads": "1",
                 "session.intra_op.allow_spinning": "0",
             }
+
+
+def test_a_target_may_be_given_threads_and_the_baseline_keeps_all(ours, tmp_path):
+    for precision, count in (("int8", 1), ("float32", physical_cores())):
+        engine = ours.build(ours.models[precision], tmp_path / precision, precision, settings={"threads": 1})
+        assert engine.recipe["settings"].get("threads") == (1 if precision == "int8" else None)
+        with engines.open_engine(tmp_path / precision) as session:
+            assert session.settings["intra_op_num_threads"] == str(count)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "two", True])
+def test_no_thread_is_no_number_of_threads(ours, tmp_path, wrong):
+    with pytest.raises(ConfigError, match=r"targets.onnxruntime-cpu.threads"):
+        ours.build(ours.models["int8"], tmp_path / "engine", settings={"threads": wrong})
+    assert not (tmp_path / "engine").exists()
 
 
 def test_weights_come_from_the_checked_bytes_and_from_no_path(ours, tmp_path, monkeypatch):

@@ -36,6 +36,13 @@ def test_settings_hold_after_import_and_are_recorded(ours):
             assert int(session.settings["INFERENCE_NUM_THREADS"]) >= 1
 
 
+def test_a_target_may_be_given_threads(ours, tmp_path):
+    engine = ours.build(ours.models["int8"], tmp_path / "engine", settings={"threads": 1})
+    assert engine.recipe["settings"] == {**ov.SETTINGS, "INFERENCE_NUM_THREADS": "1"}
+    with engines.open_engine(tmp_path / "engine") as session:
+        assert session.settings["INFERENCE_NUM_THREADS"] == "1"
+
+
 def test_a_setting_that_the_runtime_does_not_take_is_an_error(ours):
     import openvino
 
