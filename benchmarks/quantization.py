@@ -97,10 +97,12 @@ def opened_onnxruntime(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
     return lambda picture: session.run(None, {"image": picture})[0]
 
 
+OPENED = {"openvino": opened_openvino, "onnxruntime": opened_onnxruntime}
+
+
 def judge(runtime: str, work: Path, names: list[str]) -> None:
     """Child: every picture through every model, taking turns; writes WORK/RUNTIME.npz with scores (models, pictures, classes) and ms."""
-    opened = {"openvino": opened_openvino, "onnxruntime": opened_onnxruntime}[runtime]
-    models = [opened(work / name) for name in names]
+    models = [OPENED[runtime](work / name) for name in names]
     pictures = np.memmap(work / "eval.f32", np.float32, "r").reshape(-1, 1, *SHAPE)
     for model in models:
         for _ in range(WARM):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import folder_last  # noqa: F401
 import numpy as np
-from quantization import opened_onnxruntime, opened_openvino
+from quantization import OPENED
 from ranges import SHAPE
 
 from pipeline.progress import track
@@ -25,7 +25,6 @@ SHIFT = 12
 """Pixels; what comes in at the border is reflected."""
 STEP = 1 / 128
 """Of a picture's values, as 8 bits give them."""
-OPENED = {"openvino": opened_openvino, "onnxruntime": opened_onnxruntime}
 
 
 def views(picture: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -36,6 +36,7 @@ import numpy as np
 import signed
 
 from engines.once import build_once
+from pipeline.config import load_config
 from pipeline.files import replacing
 from pipeline.progress import bar
 from pipeline.records import AxisRange, Engine, Situation, TensorSpec, Trial, WarmupPlan
@@ -54,7 +55,6 @@ CALLERS, DRAWS, REQUESTS = 4, 4, 125
 FIRSTS = {"digits": 100}
 """Processes of the kind `warm` where others are fewer: a start is short, and of 30 the 95th percentile is one process."""
 UNIFORM, TYPICAL = (1, 2, 3, 4, 5, 7, 10), (1, 2, 4, 8, 16, 32, 64)
-SEARCH_SECONDS = 90.0
 GATE_LIMIT, GATE_REPEATS, GATE_SPREAD, GATE_TRIALS, GATE_MAX = 1.5, 50, 0.12, 15, 45
 SIDE_CONFIDENCE = 0.999
 
@@ -82,8 +82,11 @@ def efficientnet(work: Path, images: Path) -> Model:
 
 
 MODELS = {"efficientnet-lite0": efficientnet, "digits": example}
-SETTINGS: dict[tuple[str, str], dict[str, Any]] = {("digits", "onnxruntime-cpu"): {"threads": 1}}
-"""As params.yaml has them."""
+
+
+def settings(label: str, target: str) -> dict[str, Any]:
+    """What the target is told: for the example what its params.yaml says."""
+    return load_config(ROOT / "params.yaml").targets[target].settings() if label == "digits" else {}
 
 
 def built(model: Model, target: str, folder: Path, settings: Mapping[str, Any]) -> Engine:
@@ -116,7 +119,7 @@ class Variant:
         self.label, self.target, self.processes = label, target, processes
         self.folder = work / f"{label}-{target}"
         self.model = MODELS[label](work, images)
-        self.engine = built(self.model, target, self.folder, SETTINGS.get((label, target), {}))
+        self.engine = built(self.model, target, self.folder, settings(label, target))
         self.rows = self.folder / "rows.npz"
         batch = self.model[3]
         self.batches = sorted({*(1 << power for power in range(batch.max.bit_length())), batch.max})
@@ -129,7 +132,7 @@ class Variant:
         """The finder's plan and the bundle with it, once."""
         if not (self.folder / "plan.json").is_file():
             with bar(f"{self.label} {self.target}: find a plan") as report:
-                found = find_plan(self.folder / "engine", self.rows, self.maker, seconds=SEARCH_SECONDS, progress=report)
+                found = find_plan(self.folder / "engine", self.rows, self.maker, progress=report)
             found.save(self.folder / "plan.json")
         self.plan = WarmupPlan.load(self.folder / "plan.json")
         self.bundle, self.key = signed.pack(self.folder / "engine", self.folder / "plan.json", self.rows, self.model[0], self.folder / "signed")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.graph import tensor_types
 from calibration.runtime import run_session, session
 from pipeline.macs import MULTIPLYING
-from pipeline.side_files import light
 from pipeline.tensors import AxisRange, Batch
 
 if TYPE_CHECKING:
@@ -47,12 +47,18 @@ def expose(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     return copy
 
 
+def seen(model: onnx.ModelProto, names: Sequence[str], batches: Iterable[Batch]) -> Iterator[dict[str, np.ndarray]]:
+    """The named float32 tensors of the graph as it is written, batch by batch."""
+    runtime = session(expose(model, names), optimize=False)
+    for batch in batches:
+        yield dict(zip(names, runtime.run(list(names), dict(batch)), strict=True))
+
+
 def float_tensors(model: onnx.ModelProto) -> list[str]:
     """Float32 outputs of nodes that depend on the graph's inputs, in graph order."""
     import onnx
 
-    inferred = onnx.shape_inference.infer_shapes(light(model)).graph
-    types = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
+    types = tensor_types(model)
     moving = {value.name for value in model.graph.input} - {tensor.name for tensor in model.graph.initializer}
     found = []
     for node in model.graph.node:

@@ -185,6 +185,14 @@ def tensor_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
     return shapes
 
 
+def tensor_types(model: onnx.ModelProto) -> dict[str, int]:
+    """Inferred element type (`onnx.TensorProto.DataType`) of inputs, outputs and what nodes give."""
+    import onnx
+
+    graph = onnx.shape_inference.infer_shapes(light(model)).graph
+    return {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info, *graph.output)}
+
+
 def nodes_that_fix(model: onnx.ModelProto, axis: str) -> list[str]:
     """Nodes that take a tensor whose first axis is the named `axis` and give one whose first axis is a number: suspects."""
     shapes = tensor_shapes(model)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibration.graph import before_softmax, tensor_shapes
+from calibration.graph import before_softmax, tensor_shapes, tensor_types
 from calibration.runtime import session
 from pipeline.errors import RangeError
 from pipeline.records import ExportedModel
-from pipeline.side_files import light
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -143,8 +142,7 @@ def observed_tensors(model: onnx.ModelProto) -> tuple[str, ...]:
     """Float32 graph inputs and node outputs that depend on the inputs, in graph order."""
     import onnx
 
-    inferred = onnx.shape_inference.infer_shapes(light(model)).graph
-    types = {value.name: value.type.tensor_type.elem_type for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    types = tensor_types(model)
     constants = {tensor.name for tensor in model.graph.initializer}
     moving = [value.name for value in model.graph.input if value.name not in constants]
     known = set(moving)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import ModelError
-from pipeline.side_files import MAX_INSIDE, save_model, stored_bytes, tensors
+from pipeline.side_files import MAX_INSIDE, save_model, whole_bytes
 from pipeline.tensors import Batch
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def _given(model: bytes | Path | onnx.ModelProto, opened: Callable[[bytes | str]
         return opened(model)
     if isinstance(model, Path):
         return opened(str(model))
-    if sum(map(stored_bytes, tensors(model.graph))) <= limit:
-        return opened(model.SerializeToString())
+    if (whole := whole_bytes(model, limit)) is not None:
+        return opened(whole)
     with tempfile.TemporaryDirectory(prefix="qwarm-session-") as folder:
         save_model(model, Path(folder) / "model.onnx", limit)
         return opened(str(Path(folder) / "model.onnx"))

@@ -119,6 +119,17 @@ def stored_bytes(tensor: onnx.TensorProto) -> int:
     return math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
+def whole_bytes(model: onnx.ModelProto, limit: int = MAX_INSIDE) -> bytes | None:
+    """The model as one message, equal for equal models; None where its weights of a KiB and more are beyond `limit` bytes."""
+    if sum(map(stored_bytes, _large(model))) > limit:
+        return None
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _large(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    return [tensor for tensor in tensors(model.graph) if stored_bytes(tensor) >= SMALLEST_OUTSIDE]
+
+
 def save_model(model: onnx.ModelProto, path: Path, limit: int = MAX_INSIDE) -> str:
     """Write a model whose weights are inside to `path`, and return the sha256 of that file, which stands for the side file too.
 
@@ -127,11 +138,10 @@ def save_model(model: onnx.ModelProto, path: Path, limit: int = MAX_INSIDE) -> s
     """
     import onnx
 
-    large = [tensor for tensor in tensors(model.graph) if stored_bytes(tensor) >= SMALLEST_OUTSIDE]
-    if sum(map(stored_bytes, large)) <= limit:
-        content = bytes(model.SerializeToString(deterministic=True))
-        path.write_bytes(content)
-        return sha256_bytes(content)
+    if (whole := whole_bytes(model, limit)) is not None:
+        path.write_bytes(whole)
+        return sha256_bytes(whole)
+    large = _large(model)
     side = path.with_name(f"{path.name}.data")
     kept = [onnx.numpy_helper.to_array(tensor) for tensor in large]
     metadata = [entry for entry in model.metadata_props if not entry.key.startswith(DIGEST)]
@@ -156,6 +166,8 @@ def save_model(model: onnx.ModelProto, path: Path, limit: int = MAX_INSIDE) -> s
 
 def written_sha256(model: onnx.ModelProto, limit: int = MAX_INSIDE) -> str:
     """What `save_model` would return for a file `model.onnx`."""
+    if (whole := whole_bytes(model, limit)) is not None:
+        return sha256_bytes(whole)
     with tempfile.TemporaryDirectory(prefix="qwarm-digest-") as folder:
         return save_model(model, Path(folder) / "model.onnx", limit)
 

@@ -32,6 +32,7 @@ def measure(config: Config) -> LeakCost:
     """The cost of a leak of as many validation rows as there are calibration rows, at most half of them. Nothing is chosen by it."""
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
     scheme = "cpu" if "cpu" in config.quantize.schemes else config.quantize.schemes[0]
+    method = range_method(scheme)
     ours, judging = (role_manifest(config, role).roles[role] for role in ("calibration", "validation"))
     count = min(len(ours.rows), len(judging.rows) // 2)
     chosen = {leak_cost.CLEAN: ("calibration", sorted(ours.digests)[:count]), leak_cost.LEAKED: ("validation", sorted(judging.digests)[:count])}
@@ -39,17 +40,17 @@ def measure(config: Config) -> LeakCost:
     models = {"float": paths.EXPORT / "model.onnx"}
     with tempfile.TemporaryDirectory(prefix="qwarm-cost-") as scratch:
         for name, (role, digests) in chosen.items():
-            models[name] = _calibrate(config, exported, scheme, role, set(digests), Path(scratch) / name)
+            models[name] = _calibrate(config, exported, scheme, method, role, set(digests), Path(scratch) / name)
         outputs = {name: _outputs(config, model, name, len(judging.rows)) for name, model in models.items()}
     return leak_cost.measure(
         outputs["float"], outputs[leak_cost.CLEAN], outputs[leak_cost.LEAKED], was_leaked,
-        classes=config.data.labels is not None, scheme=scheme, method=range_method(scheme), calibration_rows=count,
+        classes=config.data.labels is not None, scheme=scheme, method=method, calibration_rows=count,
         preprocess_sha256=role_manifest(config, "validation").preprocess_sha256,
         calibration_root=merkle_root(chosen[leak_cost.CLEAN][1]), leaked_root=merkle_root(chosen[leak_cost.LEAKED][1]),
     )  # fmt: skip
 
 
-def _calibrate(config: Config, exported: ExportedModel, scheme: str, role: str, digests: set[str], folder: Path) -> Path:
+def _calibrate(config: Config, exported: ExportedModel, scheme: str, method: str, role: str, digests: set[str], folder: Path) -> Path:
     """Ranges and the Q/DQ model from the rows of `role` with these digests; the path of the model."""
     manifest = role_manifest(config, role)
     rows = [row for row, digest in zip(manifest.roles[role].rows, manifest.roles[role].digests, strict=True) if digest in digests]
@@ -63,7 +64,7 @@ def _calibrate(config: Config, exported: ExportedModel, scheme: str, role: str, 
             preprocess_sha256=manifest.preprocess_sha256,
             min_rows=1,
             batch_rows=config.quantize.batch_rows,
-            method=range_method(scheme),
+            method=method,
             progress=report,
         )
     search, _ = role_arrays(config, "search")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.exposing import seen
 from calibration.ranges import collect
 from calibration.rounding.channels import Group, groups_of, scaled
 from calibration.rounding.methods import Calibration
 from calibration.rounding.replay import parts
-from calibration.runtime import session
 from pipeline.records import ExportedModel, Ranges
 from pipeline.side_files import save_model
 from pipeline.tensors import AxisRange, Batch
@@ -67,16 +67,10 @@ def equalized(source: onnx.ModelProto, exported: ExportedModel, ranges: Ranges, 
 
 def _sizes(source: onnx.ModelProto, groups: Iterable[Group], batches: Iterable[Batch]) -> dict[str, np.ndarray]:
     """Largest magnitude of each channel of each group's tensors: (channels,)."""
-    import onnx
-
     axes = {name: axis for group in groups for name, axis in group.tensors.items()}
-    model = type(source)()
-    model.CopyFrom(source)
-    model.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in axes)
-    runtime, names = session(model, optimize=False), list(axes)
     sizes: dict[str, np.ndarray] = {}
-    for batch in batches:
-        for name, value in zip(names, runtime.run(names, dict(batch)), strict=True):
+    for tensors in seen(source, list(axes), batches):
+        for name, value in tensors.items():
             size = np.abs(value).max(axis=tuple(place for place in range(value.ndim) if place != axes[name]))
             sizes[name] = np.maximum(sizes[name], size) if name in sizes else size
     return sizes

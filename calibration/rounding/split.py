@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.exposing import seen
 from calibration.rounding.channels import rows_first
-from calibration.runtime import session
 from calibration.safe_names import name_nodes
 from pipeline.records import Ranges
 from pipeline.tensors import Batch
@@ -241,17 +241,10 @@ def _values(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 def _extremes(source: onnx.ModelProto, chains: Iterable[Chain], batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Smallest and largest value of each channel that a chain's first layer writes, before it is cut off: (channels,)."""
-    import onnx
-
-    names = [chain.writes.output[0] for chain in chains]
-    model = type(source)()
-    model.CopyFrom(source)
-    model.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)
-    runtime = session(model, optimize=False)
     lowest: dict[str, np.ndarray] = {}
     highest: dict[str, np.ndarray] = {}
-    for batch in batches:
-        for name, value in zip(names, runtime.run(names, dict(batch)), strict=True):
+    for tensors in seen(source, [chain.writes.output[0] for chain in chains], batches):
+        for name, value in tensors.items():
             axes = (0, *range(2, value.ndim))
             lowest[name] = np.minimum(lowest.get(name, np.inf), value.min(axis=axes))
             highest[name] = np.maximum(highest.get(name, -np.inf), value.max(axis=axes))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibration.graph import tensor_types
 from calibration.rounding.constants import constants_of
 from calibration.rounding.layers import Layer, layers_of
-from pipeline.side_files import light
 
 if TYPE_CHECKING:
     import onnx
@@ -69,7 +69,6 @@ class Twin:
 
 def build(source: onnx.ModelProto, quantized: onnx.ModelProto) -> Twin:
     """Both graphs in one. Node names must be unique, and equal in both for what both have."""
-    import onnx
 
     layers = layers_of(source, quantized)
     types = {value.name: value.type.tensor_type.elem_type for value in source.graph.input}
@@ -80,8 +79,7 @@ def build(source: onnx.ModelProto, quantized: onnx.ModelProto) -> Twin:
         values, nodes = constants_of(model)
         constants |= {f"{prefix}{name}": value for name, value in values.items()}
         every += [_prefixed(node, prefix, inputs) for node in nodes]
-        inferred = onnx.shape_inference.infer_shapes(light(model)).graph
-        types |= {f"{prefix}{value.name}": value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
+        types |= {f"{prefix}{name}": kind for name, kind in tensor_types(model).items() if name not in inputs}
     nodes, ends = _interleaved(every, [layer.name for layer in layers])
     return Twin(nodes, constants, inputs, layers, ends, list(quantized.opset_import), max(source.ir_version, quantized.ir_version), types)
 

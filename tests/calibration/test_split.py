@@ -13,7 +13,7 @@ from tiny_quantize import model_of, prepared, run
 from calibration.cpu_scheme import quantize
 from calibration.layer_loss import layer_losses
 from calibration.rounding.methods import Methods
-from calibration.rounding.split import PROPERTY, applied, chains_of, remembered, split
+from calibration.rounding.split import PROPERTY, _foldable, applied, chains_of, remembered, split
 from pipeline.decibels import sqnr_db
 
 CHAIN = """g (float[n, 3, 12, 12] x) => (float[n, 5] y)
@@ -100,6 +100,10 @@ def test_a_constant_behind_a_dead_channel_moves_into_a_bias_or_the_channel_stays
     model = chain()
     (wanted,), (got,) = (run(one, pictures(), "e") for one in (model, applied(model, {"stem": {2: (0, 0.9)}})))
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    next(node for node in model.graph.node if node.name == "down").attribute.append(onnx.helper.make_attribute("pads", [1, 1, 1, 1]))
+    [padded, _] = chains_of(model)
+    values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    assert [_foldable(padded, values, slot) for slot in DEAD] == [False, True]  # a border of zeros is no constant; the other gives nothing at all
 
 
 def test_it_gains_and_is_named_and_comparisons_know(tmp_path: Path) -> None:
