@@ -83,8 +83,8 @@ class Bursts:
         """How long a request of this burst is worth waiting for, in seconds; None in no burst, or where none is.
 
         After a gap of t the next request comes at a rate of r p e^(-rt) / (p e^(-rt) + 1 - p): r is the run's rate and p the chance that the burst
-        goes on, by the length of earlier ones (of its own so far, before one has ended). That pays until it falls to 1 / price_s. The rate of few gaps is
-        uncertain: some longer then.
+        goes on, by the length of earlier ones (before one has ended: its own so far). That pays until it falls to 1 / price_s. The rate of few gaps
+        is uncertain: some longer then.
         """
         if not self.active:
             return None
