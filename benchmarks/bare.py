@@ -6,7 +6,7 @@
 
 `usual` is what is commonly done to be ready: read and compile the ONNX file, random inputs five times a shape. `floor` is the least that reaches
 every shape and slot: load the stored engine without a check, one inference a shape in each of 4 slots. Prints `{"ready_ms": ...}` since STARTED
-(CLOCK_MONOTONIC, ns). `changes` goes on behind the floor as `warmup.visit` does: batch 1 for a while, then each of these sizes twice in a row, round
+(CLOCK_MONOTONIC, ns). `changes` goes on behind the floor as `warmup.visit` does: batch 1, then each of these sizes twice in a row, round
 by round; `{"first_over_row": [...]}` is each size's first time over its later ones in a row, which is what a change of size costs the runtime.
 """
 
@@ -19,8 +19,8 @@ import time
 import numpy as np
 
 RUNS = 5
-OPENING, ROUNDS, SETTLING = 61, 5, 2
-"""As in warmup/visit.py and benchmarks/warmup.py."""
+ROUNDS, SETTLING = 5, 2
+"""As in warmup/visit.py."""
 
 
 def openvino_runs(kind, path, slots):
@@ -52,8 +52,6 @@ def onnxruntime_runs(kind, path, slots):
 
 def changes(run, inputs, sizes):
     places, times = [1, *sizes], [[] for _ in range(1 + len(sizes))]
-    for _ in range(OPENING):
-        run(inputs[1])
     for _, place, _ in itertools.product(range(ROUNDS), range(len(places)), range(2)):
         begun = time.perf_counter_ns()
         run(inputs[places[place]])
