@@ -28,6 +28,8 @@ CONFIRMING = 9
 """More processes for a plan that may be hot: the first of several to be so was lucky in the few that found it (measured: 1.10 of p50, then 1.38)."""
 SURELY = 0.75
 """In so large a share of the few processes a plan must be cold to be left without more of them: half of five is a coin toss."""
+SAME = 1.05
+"""First requests so near to each other are alike: runs that buy no more than this are left out."""
 REPAIRING = 0.6
 """Share of the time in which plans are repaired; the rest is for leaving out."""
 OPENING = 61
@@ -77,8 +79,8 @@ class Seen:
         return not (self.slow(SURELY) or self.cold(SURELY))
 
     def as_hot_as(self, other: Seen) -> bool:
-        """Nothing is cold that is not so behind `other` too."""
-        return self.first_over_p50 <= max(FIRST, other.first_over_p50) and all(one in other.cold() for one in self.cold())
+        """No situation is cold that is not so behind `other` too, and the very first request is no slower than it may be or behind `other`."""
+        return all(one in other.cold() for one in self.cold()) and (not self.slow() or self.first_ms(0) <= SAME * other.first_ms(0))
 
     def said(self) -> str:
         worst = max(statistics.median(one.ratio for one in met) for met in zip(*(visit.met for visit in self.visits), strict=True))
@@ -91,8 +93,8 @@ def find_plan(
     """The shortest plan found behind which every situation of `maker` is hot, with what each of its steps buys.
 
     `seconds`: after most of them no plan is repaired, and after all no step is tried for being left out but once, for what each buys. Where no
-    plan is hot it is the one with the fewest cold situations, less the steps without which nothing more is cold, and `found_by` says so. Raises
-    TrialError when a process fails, for one because a plan outlasts its deadline.
+    plan is hot it is the shortest that is as good as the best of them, and `found_by` says so. Raises TrialError when a process fails, for one
+    because a plan outlasts its deadline.
     """
     with tempfile.TemporaryDirectory(prefix="qwarm-find-") as scratch:
         search = _Search(folder, rows_file, maker, Path(scratch), processes, progress)
@@ -100,7 +102,7 @@ def find_plan(
         steps, seen, tried = search.repaired(search.learned(), begun + REPAIRING * seconds)
         steps, seen, gains = search.pruned(steps, seen, begun + seconds)
         said = f"search: {seen.said()}, in the median of {len(seen.visits)} processes; {search.done} processes in all"
-        return maker.plan(steps, said if seen.hot else f"search: no plan of {tried} is hot, so the best of them ({said})", gains)
+        return maker.plan(steps, said if seen.hot else f"{said}; that is not hot, and none of {tried} plans is better", gains)
 
 
 class _Search:
@@ -148,29 +150,25 @@ class _Search:
         return found
 
     def repaired(self, plans: Mapping[str, Steps], deadline: float) -> tuple[Steps, Seen, int]:
-        """The quickest of `plans` that is hot, and how many were tried: where one is not, what is cold gets more iterations, a few times."""
-        trying, taken, tried = dict(plans), dict.fromkeys(plans, 0.0), 0
-        hot: dict[str, tuple[Steps, Seen]] = {}
-        last: list[tuple[int, Steps, Seen]] = []
+        """The quickest plan that is hot, or as good as the best, and of how many: where one of `plans` is not hot, what is cold gets more
+        iterations, a few times."""
+        trying, taken = dict(plans), dict.fromkeys(plans, 0.0)
+        found: list[tuple[Steps, Seen]] = []
         for _ in range(REPAIRS):
             for name, seen in self.visited(trying, self.processes, self.largest_first[::-1]).items():
-                tried += 1
                 steps = trying.pop(name)
                 seen = self.confirmed(steps, seen)
-                if seen.hot:
-                    hot[name] = (steps, seen)
-                    continue
-                last.append((len(seen.cold()), steps, seen))
-                trying[name] = self._more(steps, seen)
-                taken[name] = seen.seconds
-            quickest = min((seen.seconds for _, seen in hot.values()), default=math.inf)
+                found.append((steps, seen))
+                if not seen.hot:
+                    trying[name] = self._more(steps, seen)
+                    taken[name] = seen.seconds
+            quickest = min((seen.seconds for _, seen in found if seen.hot), default=math.inf)
             trying = {name: steps for name, steps in trying.items() if taken[name] < quickest}  # more iterations only take longer
             if not trying or time.monotonic() > deadline:
                 break
-        if hot:
-            return *min(hot.values(), key=lambda one: one[1].seconds), tried
-        _, steps, seen = min(last, key=lambda one: (one[0], one[2].first_over_p50))
-        return steps, seen, tried
+        _, best = min(found, key=lambda one: (not one[1].hot, len(one[1].cold()), one[1].first_ms(0)))
+        steps, seen = min((one for one in found if one[1].as_hot_as(best)), key=lambda one: one[1].seconds)
+        return steps, seen, len(found)
 
     def confirmed(self, steps: Steps, seen: Seen) -> Seen:
         """What more processes met too where these may be hot; else `seen`."""

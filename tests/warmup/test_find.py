@@ -88,7 +88,7 @@ def test_nothing_cold_needs_one_request(warmable: Any, monkeypatch: pytest.Monke
 def test_what_never_settles_is_said_and_ends(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = Simulated(lambda _batch, _callers, ran: 0.9 ** len(ran), monkeypatch)
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]), processes=1)
-    assert "is hot, so the best of them" in plan.found_by
+    assert "that is not hot, and none of" in plan.found_by
     assert [gain.step for gain in plan.gains] == [Situation({"batch": 1}, 1)]
     assert simulated.processes < 30
 
@@ -101,7 +101,7 @@ def test_where_no_plan_is_hot_what_buys_nothing_is_left_out_all_the_same(warmabl
 
     Simulated(one_size_never_settles, monkeypatch)
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker())
-    assert "is hot, so the best of them" in plan.found_by
+    assert "that is not hot, and none of" in plan.found_by
     assert {batch for batch, _, _ in steps_of(plan)} >= {1, 8}
     assert len({batch for batch, _, _ in steps_of(plan) if batch != 4}) == sum(batch != 4 for batch, _, _ in steps_of(plan))
     assert len(plan.gains) == len(plan.steps)
@@ -144,3 +144,14 @@ def test_a_plan_that_was_lucky_in_the_processes_that_chose_it_is_not_taken(warma
     met.append(Simulated(slow, monkeypatch))
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]))
     assert steps_of(plan) == [(1, 1, 4)]
+
+
+def test_runs_that_buy_nothing_are_not_taken_though_no_plan_is_hot(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settles_at_its_own_time(_batch: int, _callers: int, ran: list[tuple[int, int]]) -> float:
+        return 2.0 if not ran else 1.3 if len(ran) < 200 else STEADY
+
+    monkeypatch.setattr(find, "OPENING", 301)
+    Simulated(settles_at_its_own_time, monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]))
+    assert steps_of(plan) == [(1, 1, 1)]
+    assert "that is not hot, and none of" in plan.found_by
