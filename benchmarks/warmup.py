@@ -139,7 +139,7 @@ class Variant:
 
     def wanted(self) -> dict[str, int]:
         """How many processes of each kind."""
-        kinds = dict.fromkeys(("cold", "warm", "ready", "usual", "floor", "met", "changes"), self.processes)
+        kinds = dict.fromkeys(("cold", "warm", "ready", "usual", "floor", "met", "changes", "steady"), self.processes)
         return kinds | {"warm": max(self.processes, FIRSTS.get(self.label, 0))}
 
     def one(self, kind: str, number: int) -> Any:
@@ -150,6 +150,8 @@ class Variant:
         if kind in ("usual", "floor"):
             what = self.model[0] if kind == "usual" else self.folder / "engine"
             return printed("bare.py", kind, what, self.target, batches, CALLERS, time.monotonic_ns())["ready_ms"]
+        if kind == "steady":
+            return printed("bare.py", kind, self.folder / "engine", self.target, 1, 1, REQUESTS * 4 // 5)["p99_over_p50"]
         sizes = draw(self.engine.shapes, self.plan.ladder, DRAWS, number)
         if kind == "changes":
             rungs = ",".join(str(next(rung for rung in self.batches if rung >= size["batch"])) for size in sizes)
@@ -228,6 +230,7 @@ class Variant:
             "control_first_over_p50_p95": float(np.quantile(control, 0.95)),
             "p99_over_p50": statistics.median(latency.per_process(warm, latency.p99_over_p50)),
             "control_p99_over_p50": statistics.median(latency.per_process(warm, latency.p99_over_p50, control=True)),
+            "bare_p99_over_p50": statistics.median(self.samples["steady"]),
             "unseen_batch_over_p50": unseen_over_p50,
             "bare_change_over_p50": changed,
             "unseen_batch_over_bare_change": unseen_over_p50 / changed,
