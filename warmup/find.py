@@ -31,7 +31,7 @@ SURELY = 0.75
 SAME = 1.05
 """First requests so near to each other are alike: runs that buy no more than this are left out."""
 REPAIRING = 0.6
-"""Share of the time in which plans are repaired; the rest is for leaving out."""
+"""Share of the time in which all plans are repaired; the rest is for leaving out."""
 OPENING = 61
 """Requests of the typical situation, at least: one right behind the plan, the others when all was met; the last half of them are steady."""
 REPAIRS, MOST = 5, 64
@@ -78,6 +78,11 @@ class Seen:
     def may_be_hot(self) -> bool:
         return not (self.slow(SURELY) or self.cold(SURELY))
 
+    @property
+    def order(self) -> tuple[bool, int, float]:
+        """The best first."""
+        return not self.hot, len(self.cold()), self.first_ms(0)
+
     def as_hot_as(self, other: Seen) -> bool:
         """No situation is cold that is not so behind `other` too, and the very first request is no slower than it may be or behind `other`."""
         return all(one in other.cold() for one in self.cold()) and (not self.slow() or self.first_ms(0) <= SAME * other.first_ms(0))
@@ -92,9 +97,9 @@ def find_plan(
 ) -> WarmupPlan:
     """The shortest plan found behind which every situation of `maker` is hot, with what each of its steps buys.
 
-    `seconds`: after most of them no plan is repaired, and after all no step is tried for being left out but once, for what each buys. Where no
-    plan is hot it is the shortest that is as good as the best of them, and `found_by` says so. Raises TrialError when a process fails, for one
-    because a plan outlasts its deadline.
+    `seconds`: after most of them only the best plan is repaired, and none where one is hot; after all no step is tried for being left out but once,
+    for what each buys. Where no plan is hot it is the shortest that is as good as the best of them, and `found_by` says so. Raises TrialError when
+    a process fails, for one because a plan outlasts its deadline.
     """
     with tempfile.TemporaryDirectory(prefix="qwarm-find-") as scratch:
         search = _Search(folder, rows_file, maker, Path(scratch), processes, progress)
@@ -152,7 +157,7 @@ class _Search:
     def repaired(self, plans: Mapping[str, Steps], deadline: float) -> tuple[Steps, Seen, int]:
         """The quickest plan that is hot, or as good as the best, and of how many: where one of `plans` is not hot, what is cold gets more
         iterations, a few times."""
-        trying, taken = dict(plans), dict.fromkeys(plans, 0.0)
+        trying, last = dict(plans), dict[str, Seen]()
         found: list[tuple[Steps, Seen]] = []
         for _ in range(REPAIRS):
             for name, seen in self.visited(trying, self.processes, self.largest_first[::-1]).items():
@@ -160,13 +165,14 @@ class _Search:
                 seen = self.confirmed(steps, seen)
                 found.append((steps, seen))
                 if not seen.hot:
-                    trying[name] = self._more(steps, seen)
-                    taken[name] = seen.seconds
+                    trying[name], last[name] = self._more(steps, seen), seen
             quickest = min((seen.seconds for _, seen in found if seen.hot), default=math.inf)
-            trying = {name: steps for name, steps in trying.items() if taken[name] < quickest}  # more iterations only take longer
-            if not trying or time.monotonic() > deadline:
+            trying = {name: steps for name, steps in trying.items() if last[name].seconds < quickest}  # more iterations only take longer
+            if time.monotonic() > deadline:  # goes on only with the best, and only where none is hot
+                trying = {} if quickest < math.inf else dict([min(trying.items(), key=lambda one: last[one[0]].order)])
+            if not trying:
                 break
-        _, best = min(found, key=lambda one: (not one[1].hot, len(one[1].cold()), one[1].first_ms(0)))
+        _, best = min(found, key=lambda one: one[1].order)
         steps, seen = min((one for one in found if one[1].as_hot_as(best)), key=lambda one: one[1].seconds)
         return steps, seen, len(found)
 
