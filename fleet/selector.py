@@ -9,7 +9,7 @@ from fleet.plans import NEVER, Plan
 from fleet.policies import KeepAlive, Policy
 
 MEMORY = 0.992
-"""A pause counts half once 86 cold starts were at stake in later ones: a leader of fewer is changed by chance; memoryless traffic pays for that."""
+"""A pause counts half once 86 cold starts were at stake in later ones: by fewer the leader changes by chance, which memoryless traffic pays for."""
 PATIENCE = 6.0
 """In prices: memory held in vain for so long is given back, whatever a policy says: a request was likely long before, so habits have changed."""
 STAY = 1.0
