@@ -30,6 +30,7 @@ from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
 from pipeline.side_files import MAX_INSIDE, save_model
 from pipeline.tensors import Batch
+from pipeline.weights import folder_of, lean
 
 if TYPE_CHECKING:
     import onnx
@@ -135,7 +136,9 @@ def _place(
         except OSError as error:
             raise disk_error(error, work) from error
         _run_child(work)
-        return _tied(restore(onnx.load(job["output"]), names), {tensor.name for tensor in source.graph.initializer})
+        quantized = _tied(restore(onnx.load(job["output"]), names), {tensor.name for tensor in source.graph.initializer})
+        folder = folder_of(source)
+        return quantized if folder is None else lean(quantized, folder)
 
 
 def _tied(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
