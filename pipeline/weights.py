@@ -8,7 +8,6 @@ writes another file, and all go with their folder (`Scratch`).
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import tempfile
 import uuid
@@ -207,10 +206,13 @@ def _added(model: onnx.ModelProto, tensor: onnx.TensorProto) -> onnx.TensorProto
 
 
 def attach(model: onnx.ModelProto, beside: Path, folder: Path) -> None:
-    """Let a model that was read without its side files, which lie in `beside`, refer to links to them in `folder`, in place."""
+    """Let a model that was read without its side files, which lie in `beside`, refer to copies of them in `folder`, in place.
+
+    Copies: ONNX Runtime reads from one folder only, and follows no symbolic link out of it; onnx refuses a file that has a second hard link.
+    """
     import onnx
 
-    links: dict[str, Path] = {}
+    copies: dict[str, Path] = {}
     for tensor in tensors(model.graph):
         if (place := place_of(tensor)) is None:
             continue
@@ -219,13 +221,10 @@ def attach(model: onnx.ModelProto, beside: Path, folder: Path) -> None:
             tensor.ClearField("data_location")
             tensor.ClearField("external_data")
             continue
-        if place[0] not in links:
-            links[place[0]] = folder / uuid.uuid4().hex
-            try:
-                os.link(beside / place[0], links[place[0]])
-            except OSError:  # another file system, or one without links
-                shutil.copyfile(beside / place[0], links[place[0]])
-        refer(tensor, str(links[place[0]]), place[1], stored_bytes(tensor))
+        if place[0] not in copies:
+            copies[place[0]] = folder / uuid.uuid4().hex
+            shutil.copyfile(beside / place[0], copies[place[0]])
+        refer(tensor, str(copies[place[0]]), place[1], stored_bytes(tensor))
 
 
 def relative(model: onnx.ModelProto) -> onnx.ModelProto:
