@@ -5,7 +5,7 @@
 For each model and target the product's finder makes a plan (`warmup/find.py`); then kinds of processes take turns: `cold` (no plan), `warm`
 (plan), `met` (plan, then four callers at once, then sizes off its ladder), `ready` (benchmarks/opened.py: a host that opens the plan in a signed
 bundle), and with the bare runtime (benchmarks/bare.py) `usual` and `floor`, what is commonly done and the least that reaches every shape and slot,
-and `changes`, the sizes of `met` in its order. Times count from before the process was started.
+`changes`, the sizes of `met` in its order, and `steady`, its own p99. Times count from before the process was started.
 
 `plan_iterations` and `shortest_iterations` are runs in all steps together; the shortest is that of an exhaustive search over iterations, of every
 situation or of the typical request alone, shortest first, each judged as the finder judges its own. A first request of an unseen size is held to
@@ -15,7 +15,7 @@ came behind the same other size (`unseen_batch_over_like`).
 Every process's raw sample is added to --work/MODEL-TARGET/raw.json at once: a run that ends (`--seconds`, or killed) goes on where it was. The
 figures are written when all is there. Needs `make repro` for the example's model, and the pictures for EfficientNet-Lite0; `--variants` chooses.
 
-`gate` is the latency gate on simulated processes whose true ratio is known: 50 repeats at 0.8, 1 and 1.25 times the limit, extended as in `validate`.
+`gate` is benchmarks/latency_gate.py.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import folder_last  # noqa: F401
 import numpy as np
 import signed
+from latency_gate import gate
 
 from engines.once import build_once
 from pipeline.config import load_config
 from pipeline.files import replacing
 from pipeline.progress import bar
 from pipeline.records import AxisRange, Engine, Situation, TensorSpec, Trial, WarmupPlan
-from pipeline.verdicts import Verdict
 from warmup import latency
 from warmup.coldstart import child_environment, engine_command, fresh, visit_command
 from warmup.find import OPENING, PROCESSES, Seen, Steps, find_plan
@@ -55,8 +54,6 @@ CALLERS, DRAWS, REQUESTS = 4, 4, 125
 FIRSTS = {"digits": 100}
 """Processes of the kind `warm` where others are fewer: a start is short, and of 30 the 95th percentile is one process."""
 UNIFORM, TYPICAL = (1, 2, 3, 4, 5, 7, 10), (1, 2, 4, 8, 16, 32, 64)
-GATE_LIMIT, GATE_REPEATS, GATE_SPREAD, GATE_TRIALS, GATE_MAX = 1.5, 50, 0.12, 15, 45
-SIDE_CONFIDENCE = 0.999
 
 Model = tuple[Path, str, tuple[int, ...], AxisRange]
 """File, input name, shape of a row and batch range."""
@@ -139,7 +136,7 @@ class Variant:
 
     def wanted(self) -> dict[str, int]:
         """How many processes of each kind."""
-        kinds = dict.fromkeys(("cold", "warm", "ready", "usual", "floor", "met", "changes"), self.processes)
+        kinds = dict.fromkeys(("cold", "warm", "ready", "usual", "floor", "met", "changes", "steady"), self.processes)
         return kinds | {"warm": max(self.processes, FIRSTS.get(self.label, 0))}
 
     def one(self, kind: str, number: int) -> Any:
@@ -150,6 +147,8 @@ class Variant:
         if kind in ("usual", "floor"):
             what = self.model[0] if kind == "usual" else self.folder / "engine"
             return printed("bare.py", kind, what, self.target, batches, CALLERS, time.monotonic_ns())["ready_ms"]
+        if kind == "steady":
+            return printed("bare.py", kind, self.folder / "engine", self.target, 1, 1, REQUESTS * 4 // 5)["p99_over_p50"]
         sizes = draw(self.engine.shapes, self.plan.ladder, DRAWS, number)
         if kind == "changes":
             rungs = ",".join(str(next(rung for rung in self.batches if rung >= size["batch"])) for size in sizes)
@@ -228,6 +227,7 @@ class Variant:
             "control_first_over_p50_p95": float(np.quantile(control, 0.95)),
             "p99_over_p50": statistics.median(latency.per_process(warm, latency.p99_over_p50)),
             "control_p99_over_p50": statistics.median(latency.per_process(warm, latency.p99_over_p50, control=True)),
+            "bare_p99_over_p50": statistics.median(self.samples["steady"]),
             "unseen_batch_over_p50": unseen_over_p50,
             "bare_change_over_p50": changed,
             "unseen_batch_over_bare_change": unseen_over_p50 / changed,
@@ -247,35 +247,6 @@ class Variant:
 
 def runs_in(steps: Sequence[tuple[Any, int]]) -> int:
     return sum(number for _, number in steps)
-
-
-def simulated(ratio: float, random: np.random.Generator) -> Trial:
-    """A process whose first request takes about `ratio` times its steady requests; its control workload is as noisy, and steady."""
-    quiet = lambda count: np.exp(0.02 * random.standard_normal(count))  # noqa: E731
-    first = ratio * float(np.exp(GATE_SPREAD * random.standard_normal()))
-    control = quiet(60)
-    return Trial("warm", {}, (first, *quiet(REQUESTS).tolist()), tuple(control.tolist()), 0.0)
-
-
-def gate() -> list[dict[str, float]]:
-    """How `release/gates.py` decides on `first_request_over_p50`, extended by trials as `validate` does, where the true ratio is known."""
-    from release.gates import latency_checks
-
-    limits: Any = SimpleNamespace(side_confidence=SIDE_CONFIDENCE, int8_speedup=1.0, first_request_over_p50=GATE_LIMIT, p99_over_p50=2.5)
-    random, found = np.random.default_rng(0), []
-    for true_ratio in (0.8, 1.0, 1.25):
-        verdicts = []
-        for _ in range(GATE_REPEATS):
-            trials: tuple[Trial, ...] = ()
-            verdict = Verdict.UNDECIDED
-            while verdict is Verdict.UNDECIDED and len(trials) < GATE_MAX:
-                trials += tuple(simulated(GATE_LIMIT * true_ratio, random) for _ in range(GATE_TRIALS))
-                measured: Any = SimpleNamespace(coldstart=SimpleNamespace(trials=trials))
-                verdict = next(check.verdict for check in latency_checks(measured, limits) if check.name == "first_request_over_p50")
-            verdicts.append(verdict)
-        shares = {name: verdicts.count(Verdict[name.upper()]) / len(verdicts) for name in ("pass", "fail", "undecided")}
-        found.append({"true_ratio": true_ratio, **shares})
-    return found
 
 
 def shown(figures: Mapping[str, Any]) -> str:

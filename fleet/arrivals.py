@@ -11,8 +11,9 @@ BINS = 240
 BINS_PER_E = 18.0
 """Gap bins: one below a second, then each 5.7 % wider than the one before, up to a week (the last takes all that is longer)."""
 SESSIONS = 24
-FORGET = 1.003
-"""Weight of a gap against the one before: a gap counts half after 230 later ones."""
+FORGET, FORGET_S = 1.003, 3600.0
+"""Weight of a gap of an hour or more against the one before: a gap counts half after 230 such. By a shorter gap the older ones fade less, in
+proportion: after a burst of a hundred the pauses between bursts are still known."""
 FUTURE_S = 1.0
 JUMP_S = 3600.0
 SCALARS = ("session_s", "first", "last", "total", "late", "future", "jumps", "session", "slot", "slot_sessions", "unit")
@@ -83,7 +84,7 @@ class Arrivals:
 
     def _count_gap(self, gap: float) -> None:
         self.gaps[bin_of(gap)] += self.unit
-        self.unit *= FORGET
+        self.unit *= FORGET ** min(1.0, gap / FORGET_S)
         if self.unit > 1e6:
             for index in range(BINS):
                 self.gaps[index] /= self.unit

@@ -12,15 +12,14 @@ RARE = 3e-4
 """Chance below which a count is a burst; with a test at each request, one ordinary request in a thousand begins a false one."""
 LEAST = 3
 """Requests that are a burst at least."""
-RECENT, USUAL, RUNS = 0.9, 0.998, 0.95
-"""Weight of an older gap against the next newer one: in a run's own rate, in the usual rate; and of an older burst in their length."""
+RECENT, USUAL = 0.9, 0.998
+"""Weight of an older gap against the next newer one in a run's own rate (and of an older burst in their length), and in the usual rate."""
 SHORT = 0.5
 """A run is of gaps that are shorter than half the usual one."""
 OVER = 7.0
 """A burst is over after so many of its gaps without a request; one gap in e^7 is as long."""
-FIRST_LENGTH = 20.0
-"""Requests of a burst, before one has ended."""
 SHORTEST_GAP_S = 0.5
+"""A run's own rate is at most one in so long: requests of one moment are no rate."""
 
 
 def poisson_tail(count: int, mean: float) -> float:
@@ -66,7 +65,7 @@ class Bursts:
         usual, usual_s = self.usual, self.usual_s
         self.usual, self.usual_s = USUAL * usual + 1.0, USUAL * usual_s + gap_s
         if self.active and gap_s > OVER * max(SHORTEST_GAP_S, self.gap_s / self.weight):
-            self.ended = (RUNS * self.ended[0] + self.count, RUNS * self.ended[1] + 1.0)
+            self.ended = (RECENT * self.ended[0] + self.count, RECENT * self.ended[1] + 1.0)
             self._begin()
         elif not self.active and gap_s * usual > SHORT * usual_s:
             self._begin()
@@ -84,12 +83,13 @@ class Bursts:
         """How long a request of this burst is worth waiting for, in seconds; None in no burst, or where none is.
 
         After a gap of t the next request comes at a rate of r p e^(-rt) / (p e^(-rt) + 1 - p): r is the run's rate and p the chance that the burst
-        goes on, by the length of earlier ones. That pays until it falls to 1 / price_s. The rate of few gaps is uncertain: some longer then.
+        goes on, by the length of earlier ones (before one has ended: its own so far). That pays until it falls to 1 / price_s. The rate of few gaps
+        is uncertain: some longer then.
         """
         if not self.active:
             return None
         rate = self.weight / max(SHORTEST_GAP_S * self.weight, self.gap_s)
-        length = self.ended[0] / self.ended[1] if self.ended[1] else FIRST_LENGTH
+        length = self.ended[0] / self.ended[1] if self.ended[1] else float(self.count)
         worth = length * (rate * price_s - 1.0)
         return math.log(worth) / rate * (1.0 + self.weight**-0.5) if worth > 1.0 else None
 

@@ -70,11 +70,11 @@ class Controller(Reports):
         if spec.pinned:
             self.wake(model, 0.0)
 
-    def restore(self, name: str, arrivals: Arrivals, costs: Mapping[str, float], pauses: int) -> None:
+    def restore(self, name: str, arrivals: Arrivals, costs: Mapping[str, float], staked: float) -> None:
         """What an earlier run learnt of a model; see `fleet.saved`."""
         model = self.model(name)
         model.habits = Habits(arrivals, model.habits.price_s, model.habits.lead_s)
-        model.selector.restore(costs, pauses)
+        model.selector.restore(costs, staked)
 
     def relive(self, name: str, at: float) -> None:
         """Learn from a request that an earlier run had, and did not save: as if it was answered at once. `forget_pauses` must follow the last one."""
@@ -119,7 +119,7 @@ class Controller(Reports):
         habits, since = model.habits, model.since
         arrivals, slot = habits.arrivals, habits.arrivals.slot
         at = at if 0.0 <= at <= now else now
-        if model.users == 0 and since is not None and at - since > habits.bridge_s:
+        if model.users == 0 and since is not None:
             model.selector.learn(habits, since, at)
         closed = habits.pass_slots(at) if slot >= 0.0 else []
         gap = arrivals.observe(at, now)

@@ -20,12 +20,15 @@ from pipeline.strict import Record
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel(Record):
-    """`arrivals`: base64 of `Arrivals.to_bytes`. `costs`: the selector's, by policy, in seconds of warm memory. `warm`: whether it was when saved."""
+    """`arrivals`: base64 of `Arrivals.to_bytes`. `warm`: whether it was when saved.
+
+    `costs`, by policy in seconds of warm memory, and `staked`, in cold starts, are the selector's.
+    """
 
     arrivals: str
     sha256: str
     costs: dict[str, float]
-    pauses: int
+    staked: float
     warm: bool
 
 
@@ -33,7 +36,7 @@ class SavedModel(Record):
 class Saved(Record):
     """`at`: seconds since the epoch. `forecasts`: `Forecasts.saved`."""
 
-    SCHEMA: ClassVar[str] = "qwarm.controller/2"
+    SCHEMA: ClassVar[str] = "qwarm.controller/3"
     at: float
     models: dict[str, SavedModel]
     forecasts: dict[str, str]
@@ -46,7 +49,7 @@ def snapshot(controller: Controller, now: float) -> Saved:
         content = model.habits.arrivals.to_bytes()
         costs = dict(zip(model.selector.names, model.selector.costs, strict=True))
         models[name] = SavedModel(
-            base64.b64encode(content).decode(), sha256_bytes(content), costs, model.selector.pauses, model.idle_since is not None
+            base64.b64encode(content).decode(), sha256_bytes(content), costs, model.selector.staked, model.idle_since is not None
         )
     return Saved(now, models, controller.forecasts.saved())
 
@@ -74,11 +77,13 @@ def restore(controller: Controller, path: str | Path, log: Callable[..., None] =
             content = base64.b64decode(kept.arrivals, validate=True)
             if sha256_bytes(content) != kept.sha256:
                 raise ValueError("its digest is another")
+            if not 0.0 <= kept.staked < math.inf:
+                raise ValueError("a stake that cannot be")
             arrivals = Arrivals.from_bytes(content)
         except (ValueError, binascii.Error) as error:
             log("state_refused", file=str(path), model=name, reason=str(error), next="starts conservative")
             continue
-        controller.restore(name, arrivals, {key: cost for key, cost in kept.costs.items() if math.isfinite(cost) and cost >= 0.0}, kept.pauses)
+        controller.restore(name, arrivals, {key: cost for key, cost in kept.costs.items() if math.isfinite(cost) and cost >= 0.0}, kept.staked)
         restored.append(name)
     refused = controller.forecasts.restore({name: text for name, text in saved.forecasts.items() if name in controller.models})
     for name in refused:

@@ -47,7 +47,7 @@ class TargetConfig(Section):
 
 class WarmupConfig(Section):
     """`iterations: auto` finds the shortest plan behind which every size at every concurrency is hot, in fresh processes (warmup/find.py), for
-    about `search_seconds` (longer where no plan is hot by then); a number runs every one so many times.
+    about `search_seconds` (some longer where no plan is hot by then); a number runs every one so many times.
 
     `shapes` lists, for a named axis other than the batch, the sizes that are warmed (default: min, opt and max of model.shapes). A step at which
     the runtime fails is tried `retries` times more; `max_rss_mb` (10^6 bytes) is the resident memory that the warm process may reach;

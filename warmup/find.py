@@ -25,9 +25,15 @@ FIRST, LATER = 1.15, 1.3
 most `LATER` times the steady ones of the same place; in the median of the processes."""
 PROCESSES, FEW = 5, 3
 CONFIRMING = 9
-"""More processes for a plan that was hot: the first of several to be so was lucky in the few that found it (measured: 1.10 of p50, then 1.38)."""
+"""More processes for a plan that may be hot: the first of several to be so was lucky in the few that found it (measured: 1.10 of p50, then 1.38)."""
+SURELY = 0.75
+"""In so large a share of the few processes a plan must be cold to be left without more of them: half of five is a coin toss."""
+SAME = 1.05
+"""First requests so near to each other are alike: runs that buy no more than this are left out."""
+REPAIRING = 0.6
+"""Share of the time in which all plans are repaired; the rest is for leaving out."""
 OPENING = 61
-"""Requests of the typical situation right behind the plan, at least: the last half of them are steady."""
+"""Requests of the typical situation, at least: one right behind the plan, the others when all was met; the last half of them are steady."""
 REPAIRS, MOST = 5, 64
 SECONDS = 90.0
 
@@ -55,14 +61,31 @@ class Seen:
             return statistics.median(visit.first_ms for visit in self.visits)
         return statistics.median(visit.met[place].times_ms[0] for visit in self.visits)
 
-    def cold(self) -> list[Situation]:
-        """Situations whose first request is slower than it may be."""
+    def slow(self, share: float = 0.5) -> bool:
+        """The very first request is slower than it may be in more than `share` of the processes."""
+        return sum(visit.first_over_p50 > FIRST for visit in self.visits) > share * len(self.visits)
+
+    def cold(self, share: float = 0.5) -> list[Situation]:
+        """Situations whose first request is slower than it may be in more than `share` of the processes."""
         together = zip(*(visit.met for visit in self.visits), strict=True)
-        return [met[0].situation for met in together if statistics.median(one.ratio for one in met) > LATER]
+        return [met[0].situation for met in together if sum(one.ratio > LATER for one in met) > share * len(met)]
 
     @property
     def hot(self) -> bool:
-        return self.first_over_p50 <= FIRST and not self.cold()
+        return not (self.slow() or self.cold())
+
+    @property
+    def may_be_hot(self) -> bool:
+        return not (self.slow(SURELY) or self.cold(SURELY))
+
+    @property
+    def order(self) -> tuple[bool, int, float]:
+        """The best first."""
+        return not self.hot, len(self.cold()), self.first_ms(0)
+
+    def as_hot_as(self, other: Seen) -> bool:
+        """No situation is cold that is not so behind `other` too, and the very first request is no slower than it may be or behind `other`."""
+        return all(one in other.cold() for one in self.cold()) and (not self.slow() or self.first_ms(0) <= SAME * other.first_ms(0))
 
     def said(self) -> str:
         worst = max(statistics.median(one.ratio for one in met) for met in zip(*(visit.met for visit in self.visits), strict=True))
@@ -74,23 +97,23 @@ def find_plan(
 ) -> WarmupPlan:
     """The shortest plan found behind which every situation of `maker` is hot, with what each of its steps buys.
 
-    `seconds`: after them no more steps are tried for being left out, and the best plan so far is taken. Where none is hot it is the one with the
-    fewest cold situations, and `found_by` says so. Raises TrialError when a process fails, for one because a plan outlasts its deadline.
+    `seconds`: after most of them only the best plan is repaired, and none where one is hot; after all no step is tried for being left out but once,
+    for what each buys. Where no plan is hot it is the shortest that is as good as the best of them, and `found_by` says so. Raises TrialError when
+    a process fails, for one because a plan outlasts its deadline.
     """
     with tempfile.TemporaryDirectory(prefix="qwarm-find-") as scratch:
-        search = _Search(folder, rows_file, maker, Path(scratch), processes, time.monotonic() + seconds, progress)
-        steps, seen, tried = search.repaired(search.learned())
-        steps, seen, gains = search.pruned(steps, seen) if seen.hot else (steps, seen, ())
+        search = _Search(folder, rows_file, maker, Path(scratch), processes, progress)
+        begun = time.monotonic()
+        steps, seen, tried = search.repaired(search.learned(), begun + REPAIRING * seconds)
+        steps, seen, gains = search.pruned(steps, seen, begun + seconds)
         said = f"search: {seen.said()}, in the median of {len(seen.visits)} processes; {search.done} processes in all"
-        return maker.plan(steps, said if seen.hot else f"search: no plan of {tried} is hot, so the best of them ({said})", gains)
+        return maker.plan(steps, said if seen.hot else f"{said}; that is not hot, and none of {tried} plans is better", gains)
 
 
 class _Search:
-    def __init__(
-        self, folder: Path, rows_file: Path, maker: Maker, scratch: Path, processes: int, deadline: float, progress: Progress | None
-    ) -> None:
+    def __init__(self, folder: Path, rows_file: Path, maker: Maker, scratch: Path, processes: int, progress: Progress | None) -> None:
         self.folder, self.rows_file, self.maker, self.scratch = folder, rows_file, maker, scratch
-        self.processes, self.deadline, self.progress = processes, deadline, progress
+        self.processes, self.progress = processes, progress
         self.done, self.seconds_each = 0, 0.0
         self.largest_first = maker.situations()
         self.typical = self.largest_first[-1]
@@ -131,34 +154,33 @@ class _Search:
                 found[name] = steps
         return found
 
-    def repaired(self, plans: Mapping[str, Steps]) -> tuple[Steps, Seen, int]:
-        """The quickest of `plans` that is hot, and how many were tried: where one is not, what is cold gets more iterations, a few times."""
-        trying, taken, tried = dict(plans), dict.fromkeys(plans, 0.0), 0
-        hot: dict[str, tuple[Steps, Seen]] = {}
-        last: list[tuple[int, Steps, Seen]] = []
+    def repaired(self, plans: Mapping[str, Steps], deadline: float) -> tuple[Steps, Seen, int]:
+        """The quickest plan that is hot, or as good as the best, and of how many: where one of `plans` is not hot, what is cold gets more
+        iterations, a few times."""
+        trying, last = dict(plans), dict[str, Seen]()
+        found: list[tuple[Steps, Seen]] = []
         for _ in range(REPAIRS):
             for name, seen in self.visited(trying, self.processes, self.largest_first[::-1]).items():
-                tried += 1
                 steps = trying.pop(name)
                 seen = self.confirmed(steps, seen)
-                if seen.hot:
-                    hot[name] = (steps, seen)
-                    continue
-                last.append((len(seen.cold()), steps, seen))
-                trying[name] = self._more(steps, seen)
-                taken[name] = seen.seconds
-            quickest = min((seen.seconds for _, seen in hot.values()), default=math.inf)
-            trying = {name: steps for name, steps in trying.items() if taken[name] < quickest}  # more iterations only take longer
-            if not trying or (hot and time.monotonic() > self.deadline):
+                found.append((steps, seen))
+                if not seen.hot:
+                    trying[name], last[name] = self._more(steps, seen), seen
+            quickest = min((seen.seconds for _, seen in found if seen.hot), default=math.inf)
+            trying = {name: steps for name, steps in trying.items() if last[name].seconds < quickest}  # more iterations only take longer
+            if time.monotonic() > deadline:  # goes on only with the best, and only where none is hot
+                trying = {} if quickest < math.inf else dict([min(trying.items(), key=lambda one: last[one[0]].order)])
+            if not trying:
                 break
-        if hot:
-            return *min(hot.values(), key=lambda one: one[1].seconds), tried
-        _, steps, seen = min(last, key=lambda one: (one[0], one[2].first_over_p50))
-        return steps, seen, tried
+        _, best = min(found, key=lambda one: one[1].order)
+        steps, seen = min((one for one in found if one[1].as_hot_as(best)), key=lambda one: one[1].seconds)
+        return steps, seen, len(found)
 
     def confirmed(self, steps: Steps, seen: Seen) -> Seen:
-        """What other processes met where `seen` is hot; else `seen`."""
-        return self.visited({"confirmed": steps}, CONFIRMING, self.largest_first[::-1])["confirmed"] if seen.hot else seen
+        """What more processes met too where these may be hot; else `seen`."""
+        if not seen.may_be_hot:
+            return seen
+        return Seen(seen.visits + self.visited({"confirmed": steps}, CONFIRMING, self.largest_first[::-1])["confirmed"].visits)
 
     def _more(self, steps: Steps, seen: Seen) -> Steps:
         """A step for each cold situation, or more iterations of the one it has; the typical one stays last."""
@@ -166,27 +188,27 @@ class _Search:
         grown = [(situation, count + (situation in cold)) for situation, count in steps[:-1]]
         there = [situation for situation, _ in grown]
         grown += [(situation, 1) for situation in self.largest_first if situation in cold and situation not in there and situation != self.typical]
-        slow = seen.first_over_p50 > FIRST or self.typical in cold
+        slow = seen.slow() or self.typical in cold
         return (*grown, (self.typical, min(MOST, steps[-1][1] * (4 if slow else 1))))
 
-    def pruned(self, steps: Steps, seen: Seen) -> tuple[Steps, Seen, tuple[StepGain, ...]]:
-        """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys (none where time ran out)."""
+    def pruned(self, steps: Steps, seen: Seen, deadline: float) -> tuple[Steps, Seen, tuple[StepGain, ...]]:
+        """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys."""
         gains: tuple[StepGain, ...] = ()
         while True:
             again = self.seconds_each * FEW * (len(steps) + 1) if gains else 0.0
-            if time.monotonic() + again > self.deadline:
+            if gains and time.monotonic() + again > deadline:
                 return steps, seen, gains
             without = {f"without {number}": steps[:number] + steps[number + 1 :] for number in range(len(steps))}
             found = self.visited({"whole": steps, **without}, FEW, self.largest_first[::-1])
-            idle = [number for number in range(len(steps)) if steps[number:] != steps[-1:] and found[f"without {number}"].hot]
-            if not idle:
+            idle = [number for number in range(len(steps)) if steps[number:] != steps[-1:] and found[f"without {number}"].as_hot_as(seen)]
+            if not idle or time.monotonic() > deadline:
                 return steps, seen, self._gains(steps, found, range(len(steps)))
             longest = max(idle, key=lambda number: found["whole"].seconds - found[f"without {number}"].seconds)
             for out in (idle, [longest]):  # all at once; where they stand in for each other, one
                 kept = [number for number in range(len(steps)) if number not in out]
                 fewer = tuple(steps[number] for number in kept)
                 checked = self.confirmed(fewer, self.visited({"fewer": fewer}, self.processes, self.largest_first[::-1])["fewer"])
-                if checked.hot:
+                if checked.as_hot_as(seen):
                     break
             else:
                 return steps, seen, self._gains(steps, found, range(len(steps)))

@@ -1,7 +1,8 @@
 """One fresh process that meets each situation in turn. Run as `python -m warmup.visit`, prints one Visit as JSON.
 
 The situations come round and round, each twice in a row. So a first request is held to later ones that come behind the same other request:
-what changing between two sizes costs (measured: 1.1 to 1.6 times the median) is in both, and is no coldness.
+what changing between two sizes costs (measured: 1.1 to 1.6 times the median) is in both, and is no coldness. The requests whose p50 the very
+first one is held to come last: a tenth of a second of one size costs the next one's first request 1.4 times its like, however often it ran before.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Met(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Visit(Record):
-    """What one process met. `opening_ms`: each caller's requests of the first situation before any other came; `warm_seconds`: what the plan took."""
+    """What one process met. `opening_ms`: each caller's very first request, and those of the same situation when all was met; `warm_seconds`: what
+    the plan took."""
 
     SCHEMA: ClassVar[str] = "qwarm.visit/1"
     met: tuple[Met, ...]
@@ -85,7 +87,7 @@ class Visit(Record):
 
     @property
     def p50_ms(self) -> float:
-        """The median of the later half of those behind it."""
+        """The median of the later half of `opening_ms`."""
         return statistics.median(statistics.median(taken) for taken in self.opening_ms[len(self.opening_ms) // 2 :])
 
     @property
@@ -134,7 +136,8 @@ class Callers:
 
 
 def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, plan: WarmupPlan | None, opening: int = 0, pad: bool = True) -> Visit:
-    """Run the plan, then ask `opening` requests or more of the first situation, then all situations in their order, round by round."""
+    """Run the plan, ask the first situation once where there is an `opening`, then all situations in their order, round by round, then the first
+    again until it was asked `opening` times or more."""
     specs = session.engine.inputs
     batches: list[Batch] = [fit(rows, specs, situation.sizes) for situation in situations]
     if plan is not None and pad:
@@ -152,16 +155,16 @@ def visit(session: Session, situations: Sequence[Situation], rows: Batch, *, pla
         if plan is not None:
             run_plan(session, plan, rows)
         warmed = time.monotonic() - begun
-        opened: list[tuple[float, ...]] = []
-        begun = time.monotonic()
-        while len(opened) < opening or (opening and time.monotonic() - begun < OPENING_SECONDS):
-            opened.append(ask(0))
+        opened = [ask(0)] if opening else []
         for number in range(ROUNDS * IN_A_ROW * len(situations)):
             place = number // IN_A_ROW % len(situations)
             taken = ask(place)
             if len(firsts) == place:
                 firsts.append(taken)
             times[place].append(statistics.median(taken))
+        begun = time.monotonic()
+        while len(opened) < opening or (opening and time.monotonic() - begun < OPENING_SECONDS):
+            opened.append(ask(0))
     met = zip(situations, batches, firsts, times, strict=True)
     return Visit(tuple(Met(each, named_sizes(batch, specs), first, tuple(mine)) for each, batch, first, mine in met), tuple(opened), warmed)
 
@@ -172,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, required=True, help="warm-up rows (.npz)")
     parser.add_argument("--plan", type=Path, help="warm-up plan; without it the engine is cold")
     parser.add_argument("--situations", required=True, help="JSON: a list of {sizes, callers}")
-    parser.add_argument("--opening", type=int, default=0, help="requests of the first situation before all")
+    parser.add_argument("--opening", type=int, default=0, help="requests of the first situation: one before all, the others behind")
     parser.add_argument("--no-pad", action="store_true", help="give each request as it is: what a server does that does not pad")
     options = parser.parse_args(arguments)
     return answer(lambda: _run(options))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.arrivals import BINS, EDGES, JUMP_S, SCALARS, SESSIONS, Arrivals, bin_of
+from fleet.arrivals import BINS, EDGES, FORGET, JUMP_S, SCALARS, SESSIONS, Arrivals, bin_of
 from fleet.seasons import DAY_SLOTS, SLOT_S, WEEK_S, WEEK_SLOTS, place_of, slot_of
 
 MONDAY = 1_704_067_200.0
@@ -50,6 +50,14 @@ def test_a_number_that_is_not_finite_is_refused() -> None:
     made.profile.week[5] = math.nan
     with pytest.raises(ValueError, match="not finite"):
         Arrivals.from_bytes(made.to_bytes())
+
+
+def test_a_long_burst_leaves_the_pauses_before_it_known() -> None:
+    made, at = Arrivals(), MONDAY
+    for pause in [7000.0] * 20 + [5.0] * 2000:
+        at += pause
+        made.observe(at)
+    assert made.gaps[bin_of(7000.0)] > 0.9 * 19 * made.unit / FORGET**19
 
 
 @given(st.floats(0.0, 1e7))

@@ -44,6 +44,7 @@ def test_a_new_controller_goes_on_where_the_last_one_ended(tmp_path: Path) -> No
     assert after.models["a"].habits.arrivals.to_bytes() == before.models["a"].habits.arrivals.to_bytes()
     assert after.models["a"].selector.name == before.models["a"].selector.name != "conservative"
     assert after.models["a"].selector.costs == before.models["a"].selector.costs
+    assert after.models["a"].selector.staked == before.models["a"].selector.staked > 0.0
 
 
 def tear(data: dict[str, Any]) -> Any:
@@ -64,7 +65,12 @@ def no_base64(data: dict[str, Any]) -> Any:
     return json.dumps(data)
 
 
-@pytest.mark.parametrize("harm", [tear, other_schema, flipped, no_base64, lambda _: "[]", lambda _: ""])
+def no_stake(data: dict[str, Any]) -> Any:
+    data["models"]["a"]["staked"] = -1.0
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("harm", [tear, other_schema, flipped, no_base64, no_stake, lambda _: "[]", lambda _: ""])
 def test_corrupt_state_starts_conservative_and_says_so(tmp_path: Path, harm: Any) -> None:
     file, logged = tmp_path / "controller.json", []
     snapshot(used(), START).save(file)

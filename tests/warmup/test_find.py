@@ -38,11 +38,12 @@ class Simulated:
             plan = find.WarmupPlan.load(given["plan"])
             seconds = sum(ask(step.sizes["batch"], step.threads) for step in plan.steps for _ in range(step.iterations))
         places = [(situation.sizes["batch"], situation.callers) for situation in given["situations"]]
-        opening = tuple((ask(*places[0]),) for _ in range(given["opening"]))
+        first = ask(*places[0]) if given["opening"] else 0.0
         times: list[list[float]] = [[] for _ in places]
         for _ in range(ROUNDS):
             for mine, place in zip(times, places, strict=True):
                 mine += [ask(*place) for _ in range(IN_A_ROW)]
+        opening = tuple((taken,) for taken in [first, *(ask(*places[0]) for _ in range(given["opening"] - 1))]) if given["opening"] else ()
         met = zip(given["situations"], times, strict=True)
         return Visit(tuple(Met(each, each.sizes, (mine[0],) * each.callers, tuple(mine)) for each, mine in met), opening, seconds)
 
@@ -87,16 +88,39 @@ def test_nothing_cold_needs_one_request(warmable: Any, monkeypatch: pytest.Monke
 def test_what_never_settles_is_said_and_ends(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = Simulated(lambda _batch, _callers, ran: 0.9 ** len(ran), monkeypatch)
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]), processes=1)
-    assert "is hot, so the best of them" in plan.found_by
-    assert plan.gains == ()
-    assert simulated.processes < 20
+    assert "that is not hot, and none of" in plan.found_by
+    assert [gain.step for gain in plan.gains] == [Situation({"batch": 1}, 1)]
+    assert simulated.processes < 30
+
+
+def test_where_no_plan_is_hot_what_buys_nothing_is_left_out_all_the_same(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_size_never_settles(batch: int, callers: int, ran: list[tuple[int, int]]) -> float:
+        if batch == 4:
+            return 0.8 ** ran.count((4, callers))
+        return STEADY if batch in {size for size, _ in ran} else 40.0
+
+    Simulated(one_size_never_settles, monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker())
+    assert "that is not hot, and none of" in plan.found_by
+    assert {batch for batch, _, _ in steps_of(plan)} >= {1, 8}
+    assert len({batch for batch, _, _ in steps_of(plan) if batch != 4}) == sum(batch != 4 for batch, _, _ in steps_of(plan))
+    assert len(plan.gains) == len(plan.steps)
+
+
+def test_half_of_the_few_processes_being_slow_asks_for_more_of_them(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[Simulated] = []
+    noisy = range(11, 14)  # three of the five behind ten cold ones, in two orders
+    met.append(Simulated(lambda _, __, ran: 1.2 if not ran or (len(ran) < 2 and met[0].processes in noisy) else STEADY, monkeypatch))
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]))
+    assert steps_of(plan) == [(1, 1, 1)]
+    assert plan.found_by.startswith("search: first request 1.00 of p50")
 
 
 def test_without_time_nothing_is_left_out(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Simulated(lambda batch, _, ran: STEADY if batch in {size for size, _ in ran} else 40.0, monkeypatch)
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(), seconds=0.0)
     assert {batch for batch, _, _ in steps_of(plan)} == {1, 4, 8}
-    assert plan.gains == ()
+    assert len(plan.gains) == len(plan.steps)
 
 
 def test_a_real_engine_gets_a_plan_it_can_run(warmable: Any) -> None:
@@ -120,3 +144,14 @@ def test_a_plan_that_was_lucky_in_the_processes_that_chose_it_is_not_taken(warma
     met.append(Simulated(slow, monkeypatch))
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]))
     assert steps_of(plan) == [(1, 1, 4)]
+
+
+def test_runs_that_buy_nothing_are_not_taken_though_no_plan_is_hot(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settles_at_its_own_time(_batch: int, _callers: int, ran: list[tuple[int, int]]) -> float:
+        return 2.0 if not ran else 1.3 if len(ran) < 200 else STEADY
+
+    monkeypatch.setattr(find, "OPENING", 301)
+    Simulated(settles_at_its_own_time, monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]))
+    assert steps_of(plan) == [(1, 1, 1)]
+    assert "that is not hot, and none of" in plan.found_by
