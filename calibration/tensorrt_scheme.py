@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -173,6 +174,14 @@ def _run_child(work: Path) -> None:
         done = subprocess.run(command, env=environment, cwd=work, capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise QuantizeError("modelopt did not finish", where=" ".join(command[1:]), expected=f"an end within {MAX_SECONDS} s") from error
+    if done.returncode == -signal.SIGKILL:
+        raise QuantizeError(
+            "modelopt was killed, as happens when memory runs out",
+            where="scheme tensorrt",
+            expected="memory for several copies of the model",
+            got="signal 9",
+            next="quantize on a machine with more memory, or take `--scheme cpu`, which holds a layer at a time",
+        )
     if done.returncode != 0 or not (work / "out.onnx").is_file():
         raise QuantizeError(
             "modelopt could not quantize the model",

@@ -14,9 +14,11 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+
+from pipeline.errors import disk_error
 
 if TYPE_CHECKING:
     import onnx
@@ -156,7 +158,8 @@ def tensor_of(array: np.ndarray, name: str, folder: Path | None) -> onnx.TensorP
     if folder is None or array.nbytes < SMALLEST_OUTSIDE or array.dtype.name not in PLAIN:
         return onnx.numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
     path = folder / uuid.uuid4().hex
-    array.tofile(path)
+    with path.open("wb") as stream:
+        _write(stream, array)
     tensor = onnx.TensorProto(name=name, data_type=onnx.helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
     refer(tensor, str(path), 0, array.nbytes)
     return tensor
@@ -178,8 +181,17 @@ def lean(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
                 copy.graph.initializer.append(tensor)
                 continue
             refer(_added(copy, empty(tensor)), str(path), stream.tell(), array.nbytes)
-            array.tofile(stream)
+            _write(stream, array)
     return copy
+
+
+def _write(stream: BinaryIO, array: np.ndarray) -> None:
+    """Raises DiskFullError, or QwarmError for another fault (`ndarray.tofile` would not say which)."""
+    try:
+        stream.write(np.ascontiguousarray(array).data)
+        stream.flush()
+    except OSError as error:
+        raise disk_error(error, f"{stream.name} (TMPDIR chooses the folder)") from error
 
 
 def whole(model: onnx.ModelProto) -> onnx.ModelProto:

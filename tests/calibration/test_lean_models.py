@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from calibration.rounding.methods import Methods
 from calibration.rounding.reconstruct import reconstruct
 from calibration.runtime import run_session, session
 from calibration.variants import Job, variants
+from pipeline.errors import QuantizeError
 from pipeline.side_files import MAX_INSIDE
 from pipeline.weights import folder_of
 
@@ -128,3 +131,12 @@ def test_the_lint_of_a_lean_graph_still_finds_what_is_not_valid(network: onnx.Mo
         rules.append({finding.rule for finding in findings})
     assert "invalid" not in rules[0]
     assert "invalid" in rules[1]
+
+
+def test_a_killed_modelopt_is_said_to_lack_memory(network: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = prepared(tmp_path / "float", network, ROWS)
+    killed = subprocess.CompletedProcess([], -signal.SIGKILL, "", "")
+    monkeypatch.setattr("calibration.tensorrt_scheme.subprocess.run", lambda *_, **__: killed)
+    with pytest.raises(QuantizeError, match="memory") as error:
+        ready.quantized(tensorrt_scheme.quantize, tmp_path / "out", ROWS)
+    assert "--scheme cpu" in (error.value.next or "")

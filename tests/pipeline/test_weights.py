@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from pipeline.errors import DiskFullError
 from pipeline.side_files import save_model
-from pipeline.weights import Scratch, Values, assign, attach, bytes_of, declared, folder_of, lean, place_of, relative, value_of, whole
+from pipeline.weights import Scratch, Values, _write, assign, attach, bytes_of, declared, folder_of, lean, place_of, relative, value_of, whole
 
 LARGE = np.arange(600, dtype=np.float32).reshape(20, 30)
 HALF = np.linspace(-1, 1, 1000).astype(ml_dtypes.bfloat16)
@@ -100,3 +101,9 @@ def test_a_scratch_folder_goes_with_its_last_reference() -> None:
     (path / "file").write_bytes(b"0")
     del scratch
     assert not path.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_said() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as stream, pytest.raises(DiskFullError, match="TMPDIR"):
+        _write(stream, LARGE)
