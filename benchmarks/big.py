@@ -3,7 +3,7 @@
     python benchmarks/big.py WORK --gib 2.4 --json FILE
 
 writes a network by seed (a product of 1024 features and as many products of 1024 to 65,536 as make up the size, added up), with its weights in a side
-file, and 64 rows. Memory is a command's largest resident memory, with the files that it maps. `WORK` needs six times the size; TMPDIR four times.
+file, and 64 rows. Memory is a command's largest resident memory, with the files that it maps. `WORK` needs twice the size; TMPDIR six times.
 """
 
 from __future__ import annotations
