@@ -12,6 +12,7 @@ from calibration.rounding.reconstruct import Rounded
 from calibration.scheme import broken, channel_axis
 from pipeline.errors import QuantizeError, RangeError
 from pipeline.records import Ranges, TensorRange
+from pipeline.weights import Values, declared, folder_of
 
 if TYPE_CHECKING:
     import onnx
@@ -26,6 +27,8 @@ OUTPUT_SUFFIX = "_QuantizeLinear_Input"
 INT32_STEPS, BIAS_MARGIN = 2**32 - 2, 1.0001
 """ONNX Runtime raises a weight's scale until twice the bias, with this margin, fits into int32."""
 TOLERANCE = 1e-4
+ROWS_OF = 2**22
+"""Weights that are compared at once: rows of so many."""
 
 
 def activation_parameters(entry: TensorRange) -> tuple[float, float]:
@@ -64,9 +67,7 @@ class _Graph:
     """Constants, producers and DequantizeLinear nodes of a graph by tensor name."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        import onnx
-
-        self.values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+        self.values = Values(model.graph.initializer)
         self.producers = {name: node for node in model.graph.node for name in node.output}
         self.dequantized = {node.output[0]: node for node in model.graph.node if node.op_type == "DequantizeLinear"}
 
@@ -99,7 +100,7 @@ def _verify_activation(graph: _Graph, node: onnx.NodeProto, ranges: Ranges) -> N
         raise broken(node, expected, f"scale {float(scale):.9g}, zero point {int(zero)}")
 
 
-def _verify_weight(graph: _Graph, node: onnx.NodeProto, original: onnx.NodeProto, floats: dict[str, np.ndarray], fitted: Rounded | None) -> None:
+def _verify_weight(graph: _Graph, node: onnx.NodeProto, original: onnx.NodeProto, floats: Mapping[str, np.ndarray], fitted: Rounded | None) -> None:
     """Codes and scales of the weight and the bias of one quantized node."""
     input_scale, _ = graph.parameters(graph.dequantized[node.input[0]])
     if original.input[1] not in floats:
@@ -132,10 +133,14 @@ def _verify_nearest(
     wide: np.ndarray,
     input_scale: np.ndarray,
 ) -> None:
-    if (np.abs(weight - codes * wide) > (0.5 + TOLERANCE * LEVELS) * wide).any():
-        raise broken(dequantize, "codes within half a step of the float weights", "codes further away")
-    magnitude = np.abs(weight.astype(np.float64))
-    largest = magnitude.max(axis=tuple(place for place in range(weight.ndim) if place != axis)) if scale.ndim else magnitude.max()
+    most = max(1, ROWS_OF * len(weight) // weight.size)
+    for start in range(0, len(weight), most):
+        rows = slice(start, start + most)
+        step = wide[rows] if wide.shape[:1] == weight.shape[:1] else wide
+        if (np.abs(weight[rows] - codes[rows] * step) > (0.5 + TOLERANCE * LEVELS) * step).any():
+            raise broken(dequantize, "codes within half a step of the float weights", "codes further away")
+    others = tuple(place for place in range(weight.ndim) if place != axis) if scale.ndim else None
+    largest = np.maximum(weight.max(axis=others), -weight.min(axis=others)).astype(np.float64)
     wanted = np.where(largest > 0, largest, SAFE_MAGNITUDE) / LEVELS
     if bias is not None:
         needed = np.abs(bias.astype(np.float64)) if scale.ndim else np.abs(bias.astype(np.float64)).max()
@@ -169,7 +174,7 @@ def _check(model: onnx.ModelProto) -> None:
     import onnx
 
     try:
-        onnx.checker.check_model(model, full_check=True)
+        onnx.checker.check_model(model if folder_of(model) is None else declared(model), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise QuantizeError(
             "The Q/DQ model is not valid ONNX", where="scheme cpu", expected="a model that onnx.checker accepts", got=str(error)

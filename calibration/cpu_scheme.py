@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.cpu_codes import fill, sketch
 from calibration.cpu_placement import Plan, place
 from calibration.cpu_rules import SAFE_MAGNITUDE, verify
 from calibration.float_layers import NONE, added_biases
@@ -32,6 +33,7 @@ from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
 from pipeline.side_files import MAX_INSIDE
 from pipeline.tensors import Batch
+from pipeline.weights import folder_of, lean, whole
 
 if TYPE_CHECKING:
     import onnx
@@ -137,19 +139,22 @@ def _quantized(source: onnx.ModelProto, ranges: Ranges, plan: Plan) -> onnx.Mode
             got="; ".join(f"{name}: {reason}" for name, reason in list(plan.refused.items())[:5]) or "a model without such an operator",
             next="release this model in float",
         )
-    copy = type(source)()
-    copy.CopyFrom(source)
     chosen = set(plan.nodes)
     operators = sorted({node.op_type for node in source.graph.node if node.name in chosen})
     limits = {name: TensorData(lowest=np.float32(entry.low), highest=np.float32(entry.high)) for name, entry in ranges.tensors.items()}
     options = {"OpTypesToExcludeOutputQuantization": ["MatMul"], "TensorQuantOverrides": _overrides(source, plan)}
+    folder = folder_of(source)
+    given, instead = (whole(source), frozenset[str]()) if folder is None else sketch(source, chosen)
     with _quiet(logging.getLogger()):
-        quantizer = QDQQuantizer(copy, True, False, QuantType.QInt8, QuantType.QUInt8, limits, list(plan.nodes), [], operators, options)
+        quantizer = QDQQuantizer(given, True, False, QuantType.QInt8, QuantType.QUInt8, limits, list(plan.nodes), [], operators, options)
         model = ONNXModel(quantizer.quantize_model())
     _free_outputs(source, model.model)
     model.topological_sort()
     del model.model.graph.value_info[:]
-    return model.model
+    if folder is None:
+        return model.model
+    fill(model.model, source, instead)
+    return lean(model.model, folder)
 
 
 def _overrides(source: onnx.ModelProto, plan: Plan) -> dict[str, list[dict[str, object]]]:

@@ -17,8 +17,9 @@ from calibration.quantizable import reasons, refusals
 from calibration.safe_names import name_nodes
 from calibration.scheme import Placement, count
 from pipeline.records import ExportedModel
-from pipeline.side_files import MAX_INSIDE, light, stored_bytes, tensors
+from pipeline.side_files import light
 from pipeline.tensors import AxisRange
+from pipeline.weights import HELD, bytes_of, declared
 
 if TYPE_CHECKING:
     import onnx
@@ -48,10 +49,8 @@ def lint(model: onnx.ModelProto, scheme: str, found: Described, shapes: Mapping[
 def _valid(model: onnx.ModelProto, view: View) -> list[Finding]:
     import onnx
 
-    if sum(map(stored_bytes, tensors(model.graph))) > MAX_INSIDE:
-        return []  # the checker takes no model of 2 GiB from memory
     try:
-        onnx.checker.check_model(model, full_check=True)
+        onnx.checker.check_model(declared(model) if bytes_of(model) > HELD else model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         said = " ".join(str(error).split())
         node = next((view.name(node) for node in view.nodes if node.name and f"{node.name}" in said), "graph")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.macs import node_key
+from pipeline.weights import place_of, value_of
 
 if TYPE_CHECKING:
     import onnx
@@ -39,12 +40,12 @@ class View:
 
     def array(self, tensor: str) -> np.ndarray | None:
         """The value of a constant; None for anything that is computed."""
-        import onnx
-
         if tensor not in self.stored:
             return None
+        if place_of(self.stored[tensor]) is not None:
+            return value_of(self.stored[tensor])
         if tensor not in self._arrays:
-            self._arrays[tensor] = onnx.numpy_helper.to_array(self.stored[tensor])
+            self._arrays[tensor] = value_of(self.stored[tensor])
         return self._arrays[tensor]
 
     def parameters(self, node: onnx.NodeProto) -> tuple[np.ndarray | None, np.ndarray | None]:

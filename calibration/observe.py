@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.graph import before_softmax, tensor_shapes, tensor_types
+from calibration.onnx_model import read_lean
 from calibration.runtime import session
 from pipeline.errors import RangeError
 from pipeline.records import ExportedModel
 from pipeline.tensors import Batch
+from pipeline.weights import Scratch, bare
 
 if TYPE_CHECKING:
     import onnx
@@ -47,9 +49,8 @@ class Observer:
     """
 
     def __init__(self, model: Path, exported: ExportedModel, only: Collection[str] | None = None) -> None:
-        import onnx
-
-        self.graph = onnx.load(model)
+        self._scratch = Scratch()
+        self.graph = read_lean(model, self._scratch.path)
         self.fused = fused_tensors(self.graph)
         wanted = None if only is None else {self.fused.get(name, name) for name in only}
         found = (name for name in observed_tensors(self.graph) if name not in self.fused)
@@ -183,19 +184,16 @@ def _cut(model: onnx.ModelProto, outputs: Iterable[str]) -> onnx.ModelProto:
     """A copy that gives `outputs` and holds only what they need."""
     import onnx
 
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = bare(model)
     graph, names = copy.graph, list(outputs)
     wanted, kept = set(names), []
-    for node in reversed(graph.node):
+    for node in reversed(model.graph.node):
         if wanted.intersection(node.output):
             wanted.update(_reads(node))
             kept.append(node)
-    nodes, weights = list(reversed(kept)), [tensor for tensor in graph.initializer if tensor.name in wanted]
-    for field, items in ((graph.node, nodes), (graph.initializer, weights)):
-        copies = [type(item).FromString(item.SerializeToString()) for item in items]
-        del field[:]
-        field.extend(copies)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in wanted)
     del graph.output[:]
     graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)
     return copy

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline import weights
 from pipeline.errors import ConfigError, ModelError
 from pipeline.records import ExportedModel
 from pipeline.side_files import verify_side_files
 from pipeline.tensors import AxisRange, TensorSpec
+from pipeline.weights import attach, bytes_of, lean
 
 if TYPE_CHECKING:
     import onnx
@@ -49,6 +51,30 @@ def read_model(path: Path) -> onnx.ModelProto:
     """
     import onnx
 
+    model = _read(path)
+    if verify_side_files(path, model):
+        onnx.load_external_data_for_model(model, str(path.parent))
+    return model
+
+
+def read_lean(path: Path, folder: Path) -> onnx.ModelProto:
+    """As `read_model`; with more than `weights.HELD` bytes of weights a lean graph, whose files are in the scratch `folder`."""
+    import onnx
+
+    model = _read(path)
+    beside = verify_side_files(path, model)
+    if bytes_of(model) > weights.HELD:
+        if beside:
+            attach(model, path.parent, folder)
+        return lean(model, folder)
+    if beside:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    return model
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    import onnx
+
     if not path.is_file():
         raise ModelError("There is no such model", where=str(path), expected="an ONNX file", got="no file", next="check the path")
     try:
@@ -57,8 +83,6 @@ def read_model(path: Path) -> onnx.ModelProto:
             raise ValueError("no graph with nodes in it")
     except Exception as error:  # OSError, or protobuf's DecodeError, which has no public home
         raise ModelError("A model cannot be read", where=str(path), expected="an ONNX file", got=f"{type(error).__name__}: {error}") from error
-    if verify_side_files(path, model):
-        onnx.load_external_data_for_model(model, str(path.parent))
     return model
 
 

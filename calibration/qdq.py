@@ -14,6 +14,7 @@ from calibration.rounding.reconstruct import Rounded
 from calibration.scheme import Placement, broken, channel_axis, count
 from pipeline.errors import QuantizeError, RangeError
 from pipeline.records import ExportedModel, Ranges, TensorRange
+from pipeline.weights import Values, value_of
 
 if TYPE_CHECKING:
     import onnx
@@ -92,7 +93,6 @@ def verify(
     `rounded` nodes are instead the int8 codes that were fitted, no farther than `MOST_MOVED` from those of `source`. No float16 or
     bfloat16 anywhere.
     """
-    import onnx
 
     if not placement.quantized_nodes:
         reasons = "; ".join(f"{node.node} ({node.operator}): {node.reason}" for node in placement.float_nodes[:5])
@@ -110,7 +110,7 @@ def verify(
             continue
         if len(node.input) != 3 or node.input[1] not in constants or node.input[2] not in constants:
             raise broken(node, "a constant scale and a constant zero point", f"inputs {', '.join(node.input)}")
-        scale, zero = (onnx.numpy_helper.to_array(constants[name]) for name in node.input[1:])
+        scale, zero = (value_of(constants[name]) for name in node.input[1:])
         if scale.dtype != np.float32 or not np.isfinite(scale).all() or (scale <= 0).any():
             raise broken(node, "finite, positive float32 scales", f"{scale.dtype}, smallest {scale.min()}")
         if zero.dtype != np.int8 or zero.any():
@@ -119,7 +119,7 @@ def verify(
             continue
         tensor = node.input[0]
         if tensor in constants:
-            _verify_weight(node, onnx.numpy_helper.to_array(constants[tensor]), scale)
+            _verify_weight(node, value_of(constants[tensor]), scale)
         elif tensor not in ranges.tensors:
             raise broken(node, "a tensor with a calibrated range", tensor)
         elif scale.shape != () or float(scale) != activation_scale(ranges.tensors[tensor]):
@@ -129,9 +129,7 @@ def verify(
 
 
 def _verify_fitted(model: onnx.ModelProto, source: onnx.ModelProto, rounded: Mapping[str, Rounded]) -> None:
-    import onnx
-
-    values, floats = ({tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.graph.initializer} for graph in (model, source))
+    values, floats = Values(model.graph.initializer), Values(source.graph.initializer)
     originals, producers = {node.name: node for node in source.graph.node}, {name: node for node in model.graph.node for name in node.output}
     for node in model.graph.node:
         if node.name in rounded:

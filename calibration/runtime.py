@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.errors import ModelError
-from pipeline.side_files import MAX_INSIDE, save_model, whole_bytes
+from pipeline.side_files import whole_bytes
 from pipeline.tensors import Batch
+from pipeline.weights import HELD, folder_of, lean, relative
 
 if TYPE_CHECKING:
     import onnx
+
+FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 
 
 def session(
@@ -24,14 +27,14 @@ def session(
     graph_order: bool = False,
     arena: bool = True,
     disabled: Sequence[str] = (),
-    limit: int = MAX_INSIDE,
+    limit: int = HELD,
 ) -> Any:
-    """A CPU session on ONNX bytes, a file (with its side files), or a model with its weights inside, however large.
+    """A CPU session on ONNX bytes, a file (with its side files), or a graph, lean or with its weights inside, however large.
 
     `optimize=False` runs the graph as written (no rewriting of Q/DQ, no fusion). `graph_order` runs nodes as early as they can
     run, in the order of the file; the default order starts from the outputs and keeps what late nodes need alive. `arena=False` gives
     memory back after each run, at some cost in time: for several sessions beside each other. `disabled` names single
-    optimizations. Weights beyond `limit` bytes pass through a temporary side file. Raises ModelError for a model that it cannot open.
+    optimizations. Weights beyond `limit` bytes are read from files, a temporary one if need be. Raises ModelError for a model that it cannot open.
     """
     import onnxruntime
 
@@ -44,33 +47,38 @@ def session(
     if graph_order:
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
+    try:
+        return _opened(model, options, disabled, limit)
+    except Exception as error:  # the binding's exceptions have no common base but Exception
+        raise ModelError(
+            "ONNX Runtime cannot open the model",
+            where=str(model) if isinstance(model, Path) else "the graph",
+            expected="operators and types that it has kernels for",
+            got=_said(error),
+            next="replace the operator that is named, or export the model without it",
+        ) from error
+
+
+def _opened(model: bytes | Path | onnx.ModelProto, options: Any, disabled: Sequence[str], limit: int) -> Any:
+    """The session; what a graph of more than `limit` bytes holds passes through a file, which the runtime maps instead of copying it."""
+    import onnxruntime
 
     def opened(content: bytes | str) -> Any:
-        try:
-            return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled))
-        except Exception as error:  # the binding's exceptions have no common base but Exception
-            raise ModelError(
-                "ONNX Runtime cannot open the model",
-                where=str(model) if isinstance(model, Path) else "the graph",
-                expected="operators and types that it has kernels for",
-                got=_said(error),
-                next="replace the operator that is named, or export the model without it",
-            ) from error
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled))
 
-    return _given(model, opened, limit)
-
-
-def _given(model: bytes | Path | onnx.ModelProto, opened: Callable[[bytes | str], Any], limit: int) -> Any:
-    """What `opened` gives for the bytes of a model or for its path: a message of more than `limit` bytes passes through a file."""
     if isinstance(model, bytes):
         return opened(model)
     if isinstance(model, Path):
         return opened(str(model))
-    if (whole := whole_bytes(model, limit)) is not None:
-        return opened(whole)
-    with tempfile.TemporaryDirectory(prefix="qwarm-session-") as folder:
-        save_model(model, Path(folder) / "model.onnx", limit)
-        return opened(str(Path(folder) / "model.onnx"))
+    folder = folder_of(model)
+    if folder is None and (content := whole_bytes(model, limit)) is not None:
+        return opened(content)
+    with tempfile.TemporaryDirectory(prefix="qwarm-session-") as scratch:
+        if folder is None:
+            model, folder = lean(model, Path(scratch)), Path(scratch)
+        options.add_session_config_entry(FOLDER_OF_WEIGHTS, str(folder))
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False  # which would keep the largest layer's room, rounded up
+        return opened(relative(model).SerializeToString())
 
 
 def run_session(runtime: Any, batch: Batch) -> dict[str, np.ndarray]:
@@ -88,7 +96,7 @@ def _said(error: Exception) -> str:
     return " ".join(str(error).split())[:600]
 
 
-def simulator(model: onnx.ModelProto, limit: int = MAX_INSIDE) -> Any:
+def simulator(model: onnx.ModelProto, limit: int = HELD) -> Any:
     """A CPU session that computes Q/DQ in float as they are written, and everything else as fast as it can. `limit` as for `session`."""
     import onnxruntime
 
@@ -97,8 +105,4 @@ def simulator(model: onnx.ModelProto, limit: int = MAX_INSIDE) -> Any:
     options.use_deterministic_compute = True
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-
-    def opened(content: bytes | str) -> Any:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], disabled_optimizers=["WeightBiasQuantization"])
-
-    return _given(model, opened, limit)
+    return _opened(model, options, ["WeightBiasQuantization"], limit)

@@ -14,6 +14,7 @@ from pipeline.digests import sha256_file
 from pipeline.errors import QuantizeError, RangeError
 from pipeline.macs import MULTIPLYING, node_key
 from pipeline.records import ExportedModel, FloatNode, Ranges
+from pipeline.weights import value_of
 
 if TYPE_CHECKING:
     import onnx
@@ -62,14 +63,12 @@ def count(quantized: onnx.ModelProto, reason: Reason) -> Placement:
 
 def zero_channels(model: onnx.ModelProto, nodes: Collection[str]) -> dict[str, tuple[int, int, tuple[int, ...]]]:
     """`{weight: (channel axis, channels, those that are zero throughout)}` for the weights of the named nodes that have such channels."""
-    import onnx
-
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     found = {}
     for node in model.graph.node:
         if node.name not in nodes or node.op_type not in MULTIPLYING or node.input[1] not in weights:
             continue
-        weight, axis = onnx.numpy_helper.to_array(weights[node.input[1]]), channel_axis(node)
+        weight, axis = value_of(weights[node.input[1]]), channel_axis(node)
         zero = np.flatnonzero(~np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1).any(axis=1))
         if len(zero):
             found[node.input[1]] = (axis, weight.shape[axis], tuple(int(index) for index in zero))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, QuantizedModel, Ranges
 from pipeline.side_files import MAX_INSIDE, save_model
 from pipeline.tensors import Batch
+from pipeline.weights import folder_of, lean
 
 if TYPE_CHECKING:
     import onnx
@@ -135,7 +137,9 @@ def _place(
         except OSError as error:
             raise disk_error(error, work) from error
         _run_child(work)
-        return _tied(restore(onnx.load(job["output"]), names), {tensor.name for tensor in source.graph.initializer})
+        quantized = _tied(restore(onnx.load(job["output"]), names), {tensor.name for tensor in source.graph.initializer})
+        folder = folder_of(source)
+        return quantized if folder is None else lean(quantized, folder)
 
 
 def _tied(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
@@ -170,6 +174,14 @@ def _run_child(work: Path) -> None:
         done = subprocess.run(command, env=environment, cwd=work, capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise QuantizeError("modelopt did not finish", where=" ".join(command[1:]), expected=f"an end within {MAX_SECONDS} s") from error
+    if done.returncode == -signal.SIGKILL:
+        raise QuantizeError(
+            "modelopt was killed, as happens when memory runs out",
+            where="scheme tensorrt",
+            expected="memory for several copies of the model",
+            got="signal 9",
+            next="quantize on a machine with more memory, or take `--scheme cpu`, which holds a layer at a time",
+        )
     if done.returncode != 0 or not (work / "out.onnx").is_file():
         raise QuantizeError(
             "modelopt could not quantize the model",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.digests import sha256_bytes
-from pipeline.side_files import stored_bytes
+from pipeline.weights import stored_bytes
 
 if TYPE_CHECKING:
     import onnx

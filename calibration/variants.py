@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibration.float_layers import NONE
-from calibration.onnx_model import read_model
+from calibration.onnx_model import read_lean
 from calibration.rounding.check import NOT_FITTED
 from calibration.rounding.equalize import equalized
 from calibration.rounding.methods import Calibration
@@ -21,6 +21,7 @@ from calibration.scheme import Placement, bound
 from pipeline.records import ExportedModel, Ranges
 from pipeline.side_files import MAX_INSIDE
 from pipeline.tensors import AxisRange, Batch
+from pipeline.weights import Scratch
 
 if TYPE_CHECKING:
     import onnx
@@ -46,6 +47,8 @@ class Job:
     """Bytes of weights beyond which they go to a side file."""
     reference: Path | None = None
     """The float model that judges, where it is not the one that is quantized."""
+    scratch: Scratch = dataclasses.field(default_factory=Scratch)
+    """Where the weights of large graphs are."""
 
     @property
     def judge(self) -> Path:
@@ -116,7 +119,7 @@ def variants(rules: Rules, job: Job, float_layers: Mapping[str, str] = NONE, pro
 def source_of(job: Job) -> onnx.ModelProto:
     """The float graph of a job, its nodes named; raises RangeError where file, export record and ranges are not of one model."""
     bound(job.float_model, job.exported, job.ranges)
-    source = read_model(job.float_model)
+    source = read_lean(job.float_model, job.scratch.path)
     name_nodes(source)
     return source
 

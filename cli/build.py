@@ -20,6 +20,7 @@ from pipeline.errors import ConfigError, TargetError
 from pipeline.progress import bar
 from pipeline.records import AxisRange, Engine
 from pipeline.side_files import save_model
+from pipeline.weights import Scratch
 
 SHOWN = 5
 
@@ -32,13 +33,14 @@ def build_file(
 
     A model with QuantizeLinear nodes is built as int8, another as float32. Raises ConfigError, ModelError, Refused and TargetError.
     """
-    from calibration.onnx_model import axis_ranges, describe, read_model
+    from calibration.onnx_model import axis_ranges, describe, read_lean
 
     if reason := engines.backend(target).unavailable(target):
         raise TargetError(f"The target {target} cannot be built here", where=target, expected="its runtime and its hardware", got=reason)
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / "engine.json").is_file()):
         raise ConfigError("The output is no folder of an engine", where=f"--out {out}", expected="a new folder, or an engine's", got="other files")
-    proto = read_model(model)
+    weights = Scratch()
+    proto = read_lean(model, weights.path)
     found = describe(proto)
     precision = "int8" if any(node.op_type == "QuantizeLinear" for node in proto.graph.node) else "float32"
     platform = engines.platform_here(target)
@@ -49,6 +51,7 @@ def build_file(
     with tempfile.TemporaryDirectory(prefix="qwarm-build-") as scratch:
         whole = Path(scratch) / "model.onnx"  # with its weights inside, up to 2 GiB, wherever the file keeps them
         save_model(proto, whole)
+        del proto, weights
         with bar(f"build {target}") as progress:
             engine, state = build_engine(
                 whole, out, store=store, progress=progress, subject=f"{precision} engine of {target} from {model.resolve()}", **declared

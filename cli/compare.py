@@ -19,6 +19,7 @@ from pipeline.files import write_text
 from pipeline.records import AxisRange, TensorSpec
 from pipeline.tensors import Batch
 from pipeline.verdicts import Interval, Verdict, judge
+from pipeline.weights import Scratch
 from release.breakdown import Breakdown, breakdown
 
 MIN_SQNR_DB = 10.0
@@ -80,9 +81,10 @@ def _engine(folder: Path) -> Iterator[_Side]:
 @contextlib.contextmanager
 def _model(path: Path) -> Iterator[_Side]:
     from calibration.exposing import as_written
-    from calibration.onnx_model import describe, read_model
+    from calibration.onnx_model import describe, read_lean
 
-    model = read_model(path)
+    scratch = Scratch()
+    model = read_lean(path, scratch.path)
     found = describe(model)
     axis = found.batch_axis
     with as_written(model) as run:
@@ -121,10 +123,11 @@ def blamed_layers(first: Path, second: Path, rows: Rows) -> tuple[list[dict[str,
     if first.is_dir() or second.is_dir():
         return [], {}
     from calibration.layer_loss import layer_losses
-    from calibration.onnx_model import describe, read_model
+    from calibration.onnx_model import describe, read_lean
     from calibration.rounding.check import coarse_layers
 
-    models = [read_model(path) for path in (first, second)]
+    scratch = Scratch()
+    models = [read_lean(path, scratch.path) for path in (first, second)]
     fixed = {axis for model in models if isinstance(axis := describe(model).batch_axis, int)}
     layers: list[dict[str, Any]] = []
     if len(fixed) <= 1:

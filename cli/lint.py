@@ -15,6 +15,7 @@ from cli.lint_run import run_everywhere, unfit
 from cli.options import sizes_of
 from pipeline.errors import ConfigError, Refused
 from pipeline.records import AxisRange
+from pipeline.weights import Scratch
 
 BATCH = AxisRange(1, 2, 4)
 """Sizes at which the model is built and run: two or more, because a declared axis proves nothing."""
@@ -29,12 +30,13 @@ def lint_file(path: Path, scheme: str, sizes: Mapping[str, int], *, run: bool = 
     ConfigError, ModelError and Refused for what is no model, a size that is missing, and side files that changed.
     """
     from calibration.lint import SCHEMES, lint
-    from calibration.onnx_model import axis_ranges, describe, read_model
+    from calibration.onnx_model import axis_ranges, describe, read_lean
     from engines.onnx_file import probe
 
     if scheme not in SCHEMES:
         raise ConfigError(f"Unknown scheme {scheme!r}", where="--scheme", expected=" or ".join(SCHEMES), got=scheme)
-    model = read_model(path)
+    scratch = Scratch()
+    model = read_lean(path, scratch.path)
     found = describe(model)
     shapes = axis_ranges(found, sizes, batch=BATCH)
     findings, placement = lint(model, scheme, found, shapes)

@@ -22,6 +22,7 @@ from pipeline.errors import ConfigError, QuantizeError, RangeError
 from pipeline.files import replacing
 from pipeline.records import AxisRange, ExportedModel, QuantizedModel, Ranges
 from pipeline.side_files import MAX_INSIDE, save_model
+from pipeline.weights import Scratch
 
 if TYPE_CHECKING:
     import onnx
@@ -72,13 +73,14 @@ def quantize_file(
     """
     from calibration.dynamic import follow_batch
     from calibration.float_layers import resolve
-    from calibration.onnx_model import as_exported, axis_ranges, describe, read_model
+    from calibration.onnx_model import as_exported, axis_ranges, describe, read_lean
     from calibration.quantizable import refuse_unquantizable
     from calibration.safe_names import name_nodes
     from calibration.variants import Job
 
     _check_asked(path, out, asked)
-    model = read_model(path)
+    scratch = Scratch()
+    model = read_lean(path, scratch.path)
     found = describe(model)
     name_nodes(model)
     in_float = resolve(model, asked.float_layers, "--float-layer")
@@ -89,11 +91,12 @@ def quantize_file(
         axis: size for spec in found.inputs for axis, size in zip(spec.shape[1:], first[spec.name].shape[1:], strict=True) if isinstance(axis, str)
     }
     shapes = axis_ranges(found, {**sizes, **asked.sizes}, batch=BATCH)
-    with tempfile.TemporaryDirectory(prefix="qwarm-quantize-") as scratch:
-        work = Path(scratch)
+    with tempfile.TemporaryDirectory(prefix="qwarm-quantize-") as workplace:
+        work = Path(workplace)
         exported = as_exported(model, save_model(model, work / "model.onnx", limit), found, shapes)
         refuse_unquantizable(model, asked.scheme, exported)
         follow_batch(model, found, shapes, first)
+        del model, scratch
         if len(rows.ids) < asked.min_rows:
             raise RangeError(
                 "There are too few calibration rows", where=str(calibration), expected=f"at least {asked.min_rows}", got=str(len(rows.ids)),
@@ -122,14 +125,16 @@ def quantize_file(
 
 def _write(path: Path, out: Path, limit: int) -> str:
     """The model at `path` as `out`, with a side file called after it where it needs one; its sha256. What `out` refers to is there before it."""
-    from calibration.onnx_model import read_model
+    from calibration.onnx_model import read_lean
 
     folder = path.parent / "out"
     folder.mkdir()
-    sha256 = save_model(read_model(path), folder / out.name, limit)
+    scratch = Scratch()
+    sha256 = save_model(read_lean(path, scratch.path), folder / out.name, limit)
     for name in sorted((file.name for file in folder.iterdir()), reverse=True):
         with replacing(out.with_name(name)) as temporary:
             shutil.copyfile(folder / name, temporary)
+            (folder / name).unlink()
     return sha256
 
 

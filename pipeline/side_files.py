@@ -7,16 +7,16 @@ stands for all of them.
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pipeline.digests import sha256_bytes, sha256_file
 from pipeline.errors import Refused
 from pipeline.records import File
+from pipeline.weights import SMALLEST_OUTSIDE, bare, empty, folder_of, place_of, refer, stored_bytes, tensors, value_of, whole
 
 if TYPE_CHECKING:
     import onnx
@@ -25,39 +25,18 @@ MAX_INSIDE = 2**31 - 2**26
 """Bytes of weights that one file may hold: protobuf refuses a message of 2 GiB, and 64 MiB are left for the graph."""
 DIGEST = "qwarm.sha256/"
 """Prefix of the metadata key that holds a side file's sha256; the file's name follows."""
-SMALLEST_OUTSIDE = 1024
-"""Bytes from which a tensor goes to the side file: what shape inference reads stays inside."""
-
-
-def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor that a graph stores: initializers and attributes, also in the bodies of If, Loop and Scan."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from tensors(inner)
 
 
 def light(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy for looking at shapes: tensors of a KiB and more keep name, type and shape, and lose their values. Not limited to 2 GiB as a copy is."""
-    import onnx
-
-    copy = type(model)(ir_version=model.ir_version, producer_name=model.producer_name, producer_version=model.producer_version)
-    copy.opset_import.extend(model.opset_import)
-    copy.functions.extend(model.functions)
-    copy.graph.name = model.graph.name
-    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
-        getattr(copy.graph, field).extend(getattr(model.graph, field))
+    copy = bare(model)
     for tensor in model.graph.initializer:
         if stored_bytes(tensor) < SMALLEST_OUTSIDE:
             copy.graph.initializer.append(tensor)
             continue
-        kept = copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        kept.data_location = onnx.TensorProto.EXTERNAL
-        kept.external_data.append(onnx.StringStringEntryProto(key="location", value="left-out"))
+        kept = empty(tensor)
+        refer(kept, "left-out", 0, 0)
+        copy.graph.initializer.append(kept)
     return copy
 
 
@@ -110,64 +89,59 @@ def verify_side_files(path: Path, model: onnx.ModelProto, *, all_recorded: bool 
     return bool(names)
 
 
-def stored_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of a tensor's values; 0 for strings, which always stay inside."""
-    import onnx
-
-    if tensor.data_type in {onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED}:
-        return 0
-    return math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-
-
 def whole_bytes(model: onnx.ModelProto, limit: int = MAX_INSIDE) -> bytes | None:
     """The model as one message, equal for equal models; None where its weights of a KiB and more are beyond `limit` bytes."""
-    if sum(map(stored_bytes, _large(model))) > limit:
+    if sum(map(stored_bytes, _large(model.graph))) > limit:
         return None
-    return bytes(model.SerializeToString(deterministic=True))
+    return bytes((model if folder_of(model) is None else whole(model)).SerializeToString(deterministic=True))
 
 
-def _large(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    return [tensor for tensor in tensors(model.graph) if stored_bytes(tensor) >= SMALLEST_OUTSIDE]
+def _large(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    return [tensor for tensor in tensors(graph) if stored_bytes(tensor) >= SMALLEST_OUTSIDE]
 
 
 def save_model(model: onnx.ModelProto, path: Path, limit: int = MAX_INSIDE) -> str:
-    """Write a model whose weights are inside to `path`, and return the sha256 of that file, which stands for the side file too.
+    """Write a model that holds its weights, or a lean one, to `path`; the sha256 of that file stands for the side file too.
 
-    With up to `limit` bytes of weights all is one file; beyond, weights of a KiB and more go to `<path.name>.data`. The caller makes the files
-    appear whole or not at all (`pipeline.files.replacing_folder`). Equal models give equal bytes.
+    With up to `limit` bytes of weights all is one file; beyond, weights of a KiB and more go to `<path.name>.data`, one after the other. The caller
+    makes the files appear whole or not at all (`pipeline.files.replacing_folder`). Equal models give equal bytes.
     """
     import onnx
 
-    if (whole := whole_bytes(model, limit)) is not None:
-        path.write_bytes(whole)
-        return sha256_bytes(whole)
-    large = _large(model)
+    if (content := whole_bytes(model, limit)) is not None:
+        path.write_bytes(content)
+        return sha256_bytes(content)
     side = path.with_name(f"{path.name}.data")
-    kept = [onnx.numpy_helper.to_array(tensor) for tensor in large]
+    written = bare(model)
+    for tensor in model.graph.initializer:
+        written.graph.initializer.append(tensor if stored_bytes(tensor) < SMALLEST_OUTSIDE else empty(tensor))
+    with side.open("wb") as stream:
+        for tensor, target in zip(_large(model.graph), _large(written.graph), strict=True):
+            start = stream.tell()
+            stream.write(_content(tensor))
+            refer(target, side.name, start, stream.tell() - start)
     metadata = [entry for entry in model.metadata_props if not entry.key.startswith(DIGEST)]
-    try:
-        with side.open("wb") as stream:
-            for tensor, array in zip(large, kept, strict=True):
-                content = onnx.numpy_helper.from_array(array).raw_data
-                _refer(tensor, side.name, stream.tell(), len(content))
-                stream.write(content)
-        del model.metadata_props[:]
-        model.metadata_props.extend([*metadata, onnx.StringStringEntryProto(key=f"{DIGEST}{side.name}", value=sha256_file(side))])
-        content = bytes(model.SerializeToString(deterministic=True))
-    finally:
-        for tensor, array in zip(large, kept, strict=True):
-            name = tensor.name
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
-        del model.metadata_props[:]
-        model.metadata_props.extend(metadata)
+    del written.metadata_props[:]
+    written.metadata_props.extend([*metadata, onnx.StringStringEntryProto(key=f"{DIGEST}{side.name}", value=sha256_file(side))])
+    content = bytes(written.SerializeToString(deterministic=True))
     path.write_bytes(content)
     return sha256_bytes(content)
 
 
+def _content(tensor: onnx.TensorProto) -> bytes:
+    """The values as `raw_data` has them."""
+    import onnx
+
+    if place_of(tensor) is not None:
+        return value_of(tensor).tobytes()
+    given = tensor if tensor.HasField("raw_data") else onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor))
+    return bytes(given.raw_data)
+
+
 def written_sha256(model: onnx.ModelProto, limit: int = MAX_INSIDE) -> str:
     """What `save_model` would return for a file `model.onnx`."""
-    if (whole := whole_bytes(model, limit)) is not None:
-        return sha256_bytes(whole)
+    if (content := whole_bytes(model, limit)) is not None:
+        return sha256_bytes(content)
     with tempfile.TemporaryDirectory(prefix="qwarm-digest-") as folder:
         return save_model(model, Path(folder) / "model.onnx", limit)
 
@@ -178,16 +152,6 @@ def copy_model(path: Path, folder: Path) -> None:
 
     for name in (path.name, *locations(onnx.load(path, load_external_data=False))):
         shutil.copyfile(_plain(path, name), folder / name)
-
-
-def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    import onnx
-
-    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "external_data"):
-        tensor.ClearField(field)
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        tensor.external_data.append(onnx.StringStringEntryProto(key=key, value=value))
 
 
 def _plain(path: Path, name: str) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.graph import tensor_shapes
+from pipeline.weights import assign, folder_of, value_of
 
 if TYPE_CHECKING:
     import onnx
@@ -156,17 +157,14 @@ def rows_first(node: onnx.NodeProto) -> bool:
 
 def scaled(model: onnx.ModelProto, scales: list[tuple[Group, np.ndarray]]) -> onnx.ModelProto:
     """The same function with every tensor of each group divided by its `(channels,)` scales, channel by channel."""
-    import onnx
-
     copy = type(model)()
     copy.CopyFrom(model)
     tensors = {tensor.name: tensor for tensor in copy.graph.initializer}
     nodes = {node.name: node for node in copy.graph.node}
-    values: dict[str, np.ndarray] = {}
+    factors: dict[str, list[np.ndarray]] = {}
 
     def multiply(name: str, factor: np.ndarray) -> None:
-        value = values.get(name)
-        values[name] = (onnx.numpy_helper.to_array(tensors[name]).astype(np.float64) if value is None else value) * factor
+        factors.setdefault(name, []).append(factor)
 
     for group, scale in scales:
         for name in group.writers:
@@ -180,8 +178,11 @@ def scaled(model: onnx.ModelProto, scales: list[tuple[Group, np.ndarray]]) -> on
         for name in group.readers:
             node = nodes[name]
             multiply(node.input[1], _by_input(node, tuple(tensors[node.input[1]].dims), scale))
-    for name, value in values.items():
-        tensors[name].CopyFrom(onnx.numpy_helper.from_array(value.astype(np.float32), name))
+    for name, each in factors.items():
+        value = value_of(tensors[name]).astype(np.float64)
+        for factor in each:
+            value *= factor
+        assign(tensors[name], value.astype(np.float32), folder_of(model))
     return copy
 
 
@@ -196,14 +197,12 @@ def _by_input(node: onnx.NodeProto, dims: tuple[int, ...], scale: np.ndarray) ->
 
 def gains(model: onnx.ModelProto, group: Group) -> np.ndarray:
     """How much each channel of a group matters to those who read it: the norm of the weights that it meets, (channels,)."""
-    import onnx
-
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = {node.name: node for node in model.graph.node}
     total = np.zeros(group.channels)
     for name in group.readers:
         node = nodes[name]
-        weight = np.square(onnx.numpy_helper.to_array(tensors[node.input[1]]).astype(np.float64))
+        weight = np.square(value_of(tensors[node.input[1]]).astype(np.float64))
         if node.op_type != "Conv":
             total += weight.sum(axis=0 if rows_first(node) else 1)
         else:

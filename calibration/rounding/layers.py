@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import onnx
 
 MATRICES = frozenset({"Conv", "Gemm", "MatMul"})
+BLOCK = 2**24
+"""Weights: 128 MiB as float64, of which fitting holds a dozen."""
 Window = tuple[int, int, int, int, int]
 """One spatial axis of a convolution: kernel, stride, dilation, padding before and after."""
 
@@ -58,10 +61,20 @@ class Layer:
         flat = flat + (np.arange(inside) if inside <= most else random.integers(0, inside, (sizes[0], most)))
         return np.unravel_index(flat.ravel(), sizes)
 
-    def outputs_at(self, result: np.ndarray, at: tuple[np.ndarray, ...]) -> np.ndarray:
-        """The outputs at positions `at`: (groups, outputs of a group, positions)."""
+    def outputs_at(self, result: np.ndarray, at: tuple[np.ndarray, ...], rows: slice) -> np.ndarray:
+        """The outputs `rows` of each group at positions `at`: (groups, outputs of a group, positions)."""
         values = np.moveaxis(result, 1, -1)[at] if self.operator == "Conv" else result[at]
-        return np.ascontiguousarray(values.T.reshape(self.groups, -1, len(values)))
+        return np.ascontiguousarray(values.T.reshape(self.groups, -1, len(values))[:, rows])
+
+    def blocks(self, shape: tuple[int, ...]) -> list[slice]:
+        """The outputs of a layer in blocks of at most `BLOCK` weights, which are fitted one after the other; those of groups stay together."""
+        outputs = shape[0 if self.rows_first else 1]
+        most = outputs if self.groups > 1 else max(1, BLOCK * outputs // math.prod(shape))
+        return [slice(start, min(start + most, outputs)) for start in range(0, outputs, most)]
+
+    def of_rows(self, weight: np.ndarray, rows: slice) -> np.ndarray:
+        """The part of a weight that gives the outputs `rows`."""
+        return weight[rows] if self.rows_first else weight[:, rows]
 
     def patches_at(self, codes: np.ndarray, at: tuple[np.ndarray, ...]) -> np.ndarray:
         """What the matrix is multiplied with at positions `at`, from a quantized activation: (groups, positions, inputs of a group)."""
@@ -102,9 +115,9 @@ def layers_of(source: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[Laye
         original = originals.get(node.name)
         if original is None or node.op_type not in MATRICES or original.input[1] not in floats or node.input[1] not in weights:
             continue
-        weight, dequantize = floats[original.input[1]], activations.get(node.input[0])
+        shape, dequantize = floats.shape(original.input[1]), activations.get(node.input[0])
         attributes = {attribute.name: _value(attribute) for attribute in node.attribute}
-        if dequantize is None or uses[original.input[1]] > 1 or not _known(node.op_type, weight, values[dequantize.input[1]], attributes):
+        if dequantize is None or uses[original.input[1]] > 1 or not _known(node.op_type, shape, values[dequantize.input[1]], attributes):
             continue
         output, bias = _bias(original, node, source, quantized, uses)
         found.append(
@@ -118,21 +131,21 @@ def layers_of(source: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[Laye
                 weight=(original.input[1], node.input[1]),
                 bias=bias,
                 groups=attributes.get("group", 1),
-                windows=_windows(weight.shape[2:], attributes) if node.op_type == "Conv" else (),
+                windows=_windows(shape[2:], attributes) if node.op_type == "Conv" else (),
                 rows_first=channel_axis(node) == 0,
             )
         )
     return tuple(found)
 
 
-def _known(operator: str, weight: np.ndarray, step: np.ndarray, attributes: dict[str, Any]) -> bool:
+def _known(operator: str, weight: tuple[int, ...], step: np.ndarray, attributes: dict[str, Any]) -> bool:
     """Whether patches and matrix describe the node: one step for the activation, explicit padding, plain factors."""
     if step.size != 1:
         return False
     if operator == "Conv":
         return attributes.get("auto_pad", b"NOTSET") in {b"NOTSET", b"VALID"}
     plain = attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0 and not attributes.get("transA", 0)
-    return weight.ndim == 2 and plain
+    return len(weight) == 2 and plain
 
 
 def _bias(

@@ -37,13 +37,20 @@ class Moments:
     def __add__(self, other: Moments) -> Moments:
         return Moments(*(getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)))
 
+    def covariance(self, centred: bool) -> np.ndarray:
+        """Of the patches: about their means, or about zero where no bias can make up for a mean."""
+        hessian = self.hessian / self.count
+        if centred:
+            patch = self.patch / self.count
+            hessian -= patch[:, :, None] * patch[:, None, :]
+        return hessian
+
     def covariances(self, centred: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Of the patches, and of wanted outputs with them: about their means, or about zero where no bias can make up for a mean."""
-        hessian, cross = self.hessian / self.count, self.cross / self.count
-        if not centred:
-            return hessian, cross
-        patch, wanted = self.patch / self.count, self.wanted / self.count
-        return hessian - patch[:, :, None] * patch[:, None, :], cross - wanted[:, :, None] * patch[:, None, :]
+        """Of the patches, and of wanted outputs with them."""
+        cross = self.cross / self.count
+        if centred:
+            cross -= (self.wanted / self.count)[:, :, None] * (self.patch / self.count)[:, None, :]
+        return self.covariance(centred), cross
 
     @property
     def power(self) -> np.ndarray:

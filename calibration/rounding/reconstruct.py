@@ -75,18 +75,31 @@ def reconstruct(
     done: dict[str, Rounded] = {}
     for number, (layer, end) in enumerate(zip(twin.layers, twin.ends, strict=True)):
         progress(number, len(twin.layers), layer.name)
-        weight = twin.constants[f"{FLOAT}{layer.weight[0]}"]
-        bias = twin.constants[f"{FLOAT}{layer.bias[0]}"] if layer.bias else None
         with threadpool_limits(1, "blas"):  # whose sums would otherwise depend on the number of cores
-            halves = _moments(replay, layer, layer.matrix(weight).shape, number)
-            rounded = _rounded(layer, weight, bias, halves, calibration.methods, int32_bias)
-            if moved(layer, weight, rounded) > MOST_MOVED:
-                simple = dataclasses.replace(calibration.methods, adaptation=False, rounding="nearest")
-                rounded = _rounded(layer, weight, bias, halves, simple, int32_bias)
-        _apply(twin, layer, rounded)
-        done[layer.name] = rounded
+            done[layer.name] = _fitted(replay, layer, number, calibration.methods, int32_bias)
+        _apply(twin, layer, done[layer.name])
         replay.advance(end)
     return done
+
+
+def _fitted(replay: Replay, layer: Layer, seed: int, methods: Methods, int32_bias: bool) -> Rounded:
+    """A layer's weight block by block: no row of it depends on another."""
+    weight = replay.twin.constants[f"{FLOAT}{layer.weight[0]}"]
+    bias = replay.twin.constants[f"{FLOAT}{layer.bias[0]}"] if layer.bias else None
+    blocks = layer.blocks(weight.shape)
+    found = []
+    for rows in blocks:
+        part, own = (weight, bias) if len(blocks) == 1 else (layer.of_rows(weight, rows), None if bias is None else bias[rows])
+        halves = _moments(replay, layer, layer.matrix(weight).shape, seed, rows)
+        rounded = _rounded(layer, part, own, halves, methods, int32_bias)
+        if moved(layer, part, rounded) > MOST_MOVED:
+            rounded = _rounded(layer, part, own, halves, dataclasses.replace(methods, adaptation=False, rounding="nearest"), int32_bias)
+        found.append(rounded)
+    if len(found) == 1:
+        return found[0]
+    codes = np.concatenate([one.codes for one in found], axis=0 if layer.rows_first else 1)
+    biases = [one.bias for one in found if one.bias is not None]
+    return Rounded(codes, np.concatenate([one.scale for one in found]), np.concatenate(biases) if biases else None)
 
 
 def moved(layer: Layer, weight: np.ndarray, rounded: Rounded) -> float:
@@ -98,10 +111,11 @@ def _dequantized(layer: Layer, rounded: Rounded) -> np.ndarray:
     return layer.weight_of(layer.matrix(rounded.codes) * rounded.scale.reshape(layer.groups, -1, 1), rounded.codes.shape)
 
 
-def _moments(replay: Replay, layer: Layer, shape: tuple[int, int, int], seed: int) -> tuple[Moments, Moments]:
-    """Of the batches at even and at odd places."""
+def _moments(replay: Replay, layer: Layer, shape: tuple[int, int, int], seed: int, rows: slice) -> tuple[Moments, Moments]:
+    """Of the batches at even and at odd places, with the outputs `rows` of a layer whose matrix has this `shape`."""
     count = replay.count
-    halves = Moments.zero(*shape), Moments.zero(*shape)
+    size = shape[0], len(range(shape[1])[rows]), shape[2]
+    halves = Moments.zero(*size), Moments.zero(*size)
     random = np.random.default_rng(seed)
     most = max(min(max(EACH * shape[2], FEWEST), MOST), 2 * shape[2])
     names, batches = (f"{FLOAT}{layer.output}", f"{INT8}{layer.codes}"), iter(replay.batches())
@@ -113,7 +127,7 @@ def _moments(replay: Replay, layer: Layer, shape: tuple[int, int, int], seed: in
     rest = replay.computed(names, itertools.islice(batches, step - 1, None, step))
     for place, tensors in enumerate(itertools.chain([first], rest)):
         at = layer.positions(tensors[names[0]], each, random)
-        halves[place % 2].add(layer.patches_at(tensors[names[1]], at), layer.outputs_at(tensors[names[0]], at))
+        halves[place % 2].add(layer.patches_at(tensors[names[1]], at), layer.outputs_at(tensors[names[0]], at, rows))
     return halves
 
 
@@ -122,7 +136,7 @@ def _rounded(
 ) -> Rounded:
     matrix, moments = layer.matrix(weight).astype(np.float64), halves[0] + halves[1]
     centred = bias is not None and methods.bias_correction
-    hessian, _ = moments.covariances(centred)
+    hessian = moments.covariance(centred)
     target = adapted(matrix, halves, centred) if methods.adaptation else matrix
     target = np.where(matrix.any(axis=-1, keepdims=True), target, 0.0)  # a channel of zeros stays one
     scale = solve.largest_scale(target, SAFE_SCALE)
@@ -151,6 +165,6 @@ def _invertible(hessian: np.ndarray, power: np.ndarray) -> tuple[np.ndarray, sol
 
 def _apply(twin: Twin, layer: Layer, rounded: Rounded) -> None:
     """Let the Q/DQ side of the twin run with the new codes."""
-    twin.constants[f"{INT8}{layer.weight[1]}"] = _dequantized(layer, rounded)
-    if layer.bias is not None and rounded.bias is not None:
-        twin.constants[f"{INT8}{layer.bias[1]}"] = rounded.bias.astype(np.float32)
+    twin.constants[f"{INT8}{layer.weight[1]}"] = lambda: _dequantized(layer, rounded)
+    if layer.bias is not None and (bias := rounded.bias) is not None:
+        twin.constants[f"{INT8}{layer.bias[1]}"] = lambda: bias.astype(np.float32)

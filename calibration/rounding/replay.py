@@ -69,7 +69,8 @@ class Replay:
         missing = [name for name in names if name not in known]
         if not missing:
             return lambda batch: {name: batch[name] for name in names}
-        session = simulator(self.twin.part(known, missing))
+        with self.twin.part(known, missing) as model:
+            session = simulator(model)
         feeds = [value.name for value in session.get_inputs()]
 
         def run(batch: Batch) -> dict[str, np.ndarray]:

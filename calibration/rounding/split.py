@@ -16,6 +16,7 @@ from calibration.rounding.channels import rows_first
 from calibration.safe_names import name_nodes
 from pipeline.records import Ranges
 from pipeline.tensors import Batch
+from pipeline.weights import Values, assign, folder_of
 
 if TYPE_CHECKING:
     import onnx
@@ -106,13 +107,12 @@ def chains_of(model: onnx.ModelProto) -> tuple[Chain, ...]:
 
 def applied(model: onnx.ModelProto, copies: Copies) -> onnx.ModelProto:
     """`model` with the `copies` in its weights, and in its metadata as what `remembered` finds."""
-    import onnx
-
     other = type(model)()
     other.CopyFrom(model)
     chains = [chain for chain in chains_of(other) if chain.writes.name in copies]
     touched = {name for chain in chains for node in (chain.writes, *chain.between, chain.reads) for name in node.input[1:]}
-    values = {name: value.copy() for name, value in _values(other).items() if name in touched}
+    stored = _values(other)
+    values = {name: stored[name].copy() for name in touched & stored.keys()}
     for chain in chains:
         chosen = copies[chain.writes.name]
         first = next((node for node in (*chain.between, chain.reads) if node.op_type not in {"Relu", "Clip"}), chain.reads)
@@ -134,7 +134,7 @@ def applied(model: onnx.ModelProto, copies: Copies) -> onnx.ModelProto:
                     rows[slot] = rows[channel] * (scale if not place or node is chain.writes else 1.0)
     for tensor in other.graph.initializer:
         if tensor.name in values:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(values[tensor.name], tensor.name))
+            assign(tensor, values[tensor.name], folder_of(model))
     _note(other, json.dumps(copies, sort_keys=True))
     return other
 
@@ -168,7 +168,8 @@ def _chosen(chain: Chain, values: Mapping[str, np.ndarray], lowest: np.ndarray, 
     """Which channel each dead one repeats: where it takes most error away. A channel read at scales s has 1 / sum(s^2) of its error."""
     columns = _columns(chain.reads, values)
     slots = [slot for slot in np.flatnonzero(highest < -DEAD * (highest - lowest)) if _foldable(chain, values, int(slot))]
-    heard = np.square(columns.astype(np.float64)).reshape(len(columns), -1).sum(axis=1)
+    heard = columns.astype(np.float64)
+    heard = np.square(heard, out=heard).reshape(len(columns), -1).sum(axis=1)
     error = heard.copy()
     for node in chain.between:
         if node.op_type == "Conv":
@@ -233,10 +234,10 @@ def _columns(reads: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> np.ndar
     return weight.swapaxes(0, 1) if rows_first(reads) else weight
 
 
-def _values(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+def _values(model: onnx.ModelProto) -> Values:
     import onnx
 
-    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT}
+    return Values(tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
 
 
 def _extremes(source: onnx.ModelProto, chains: Iterable[Chain], batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

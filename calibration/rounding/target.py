@@ -33,7 +33,8 @@ def adapted(weight: np.ndarray, halves: tuple[Moments, Moments], centred: bool) 
 def _ridge(weight: np.ndarray, hessian: np.ndarray, cross: np.ndarray, power: np.ndarray, strength: float) -> np.ndarray:
     """argmin over V of E|wanted - V patch|² + strength · mean variance · |V - weight|²."""
     held = damping(hessian, power, strength)
-    return np.linalg.solve(hessian + held, (cross + weight @ held).transpose(0, 2, 1)).transpose(0, 2, 1)
+    wanted = cross + weight * np.einsum("gkk->gk", held)[:, None, :]
+    return np.linalg.solve(hessian + held, wanted.transpose(0, 2, 1)).transpose(0, 2, 1)
 
 
 def _error(weight: np.ndarray, hessian: np.ndarray, cross: np.ndarray) -> float:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from calibration.graph import tensor_types
-from calibration.rounding.constants import constants_of
+from calibration.rounding.constants import Constants, constants_of
 from calibration.rounding.layers import Layer, layers_of
+from pipeline.weights import folder_of, place_of
 
 if TYPE_CHECKING:
     import onnx
@@ -28,13 +29,15 @@ class Twin:
     """
 
     nodes: list[onnx.NodeProto]
-    constants: dict[str, np.ndarray]
+    constants: Constants
     inputs: tuple[str, ...]
     layers: tuple[Layer, ...]
     ends: tuple[int, ...]
     opset: list[onnx.OperatorSetIdProto]
     ir_version: int
     types: dict[str, int]
+    folder: Path | None
+    """The scratch folder, where the float graph is lean."""
 
     def live(self, end: int) -> tuple[str, ...]:
         """Tensors that the first `end` nodes give, or the graph takes, and from which the later ones can be computed.
@@ -46,8 +49,9 @@ class Twin:
         given = [*self.inputs, *(name for node in self.nodes[:end] for name in node.output)]
         return tuple(name for name in given if name in read)
 
-    def part(self, given: Collection[str], wanted: Collection[str]) -> onnx.ModelProto:
-        """The ONNX model that computes `wanted` from `given`, with the constants as they are now."""
+    @contextlib.contextmanager
+    def part(self, given: Collection[str], wanted: Collection[str]) -> Iterator[onnx.ModelProto]:
+        """The ONNX model that computes `wanted` from `given`, with the constants as they are now; its files are there until it has been opened."""
         import onnx
 
         known, needed, chosen = set(given), set(wanted) - set(given), []
@@ -57,14 +61,20 @@ class Twin:
                 needed.difference_update(node.output)
                 needed.update(name for name in node.input if name and name not in known and name not in self.constants)
         read = {name for node in chosen for name in node.input}
+        stored = [self.constants.tensor(name, self.folder) for name in sorted(read.intersection(self.constants))]
         graph = onnx.helper.make_graph(
             chosen[::-1],
             "part",
             [onnx.helper.make_tensor_value_info(name, self.types[name], None) for name in sorted(known & read)],
             [onnx.helper.make_tensor_value_info(name, self.types[name], None) for name in wanted],
-            [onnx.numpy_helper.from_array(self.constants[name], name) for name in sorted(read & self.constants.keys())],
+            stored,
         )
-        return onnx.helper.make_model(graph, opset_imports=self.opset, ir_version=self.ir_version)
+        try:
+            yield onnx.helper.make_model(graph, opset_imports=self.opset, ir_version=self.ir_version)
+        finally:
+            for tensor in stored:
+                if self.constants.computed(tensor.name) and (place := place_of(tensor)) is not None:
+                    Path(place[0]).unlink()
 
 
 def build(source: onnx.ModelProto, quantized: onnx.ModelProto) -> Twin:
@@ -73,15 +83,17 @@ def build(source: onnx.ModelProto, quantized: onnx.ModelProto) -> Twin:
     layers = layers_of(source, quantized)
     types = {value.name: value.type.tensor_type.elem_type for value in source.graph.input}
     inputs = tuple(types)
-    constants: dict[str, np.ndarray] = {}
+    constants = Constants({}, {})
     every: list[onnx.NodeProto] = []
     for prefix, model in ((FLOAT, source), (INT8, quantized)):
         values, nodes = constants_of(model)
-        constants |= {f"{prefix}{name}": value for name, value in values.items()}
+        constants = constants.joined(values.renamed(prefix))
         every += [_prefixed(node, prefix, inputs) for node in nodes]
         types |= {f"{prefix}{name}": kind for name, kind in tensor_types(model).items() if name not in inputs}
     nodes, ends = _interleaved(every, [layer.name for layer in layers])
-    return Twin(nodes, constants, inputs, layers, ends, list(quantized.opset_import), max(source.ir_version, quantized.ir_version), types)
+    return Twin(
+        nodes, constants, inputs, layers, ends, list(quantized.opset_import), max(source.ir_version, quantized.ir_version), types, folder_of(source)
+    )
 
 
 def has_subgraphs(model: onnx.ModelProto) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from calibration.rounding.layers import layers_of
 from calibration.rounding.reconstruct import Rounded
+from pipeline.weights import folder_of, tensor_of
 
 if TYPE_CHECKING:
     import onnx
@@ -22,16 +23,14 @@ def written(source: onnx.ModelProto, quantized: onnx.ModelProto, rounded: Mappin
     A weight is an int8 constant behind one DequantizeLinear, also where it was a float one behind a QuantizeLinear. A bias stays what it
     was: int32 at the product of both scales, or float.
     """
-    import onnx
-
     copy = type(quantized)()
     copy.CopyFrom(quantized)
-    graph = copy.graph
+    graph, folder = copy.graph, folder_of(quantized)
     constants = {tensor.name: tensor for tensor in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
 
     def put(name: str, value: np.ndarray) -> None:
-        tensor = onnx.numpy_helper.from_array(np.ascontiguousarray(value), name)
+        tensor = tensor_of(value, name, folder)
         if name in constants:
             constants[name].CopyFrom(tensor)
         else:

@@ -93,7 +93,7 @@ def test_matrix_times_patches_is_what_the_operator_gives(text: str, shape: tuple
     found = layer.matrix(codes * np.float32(0.1)) @ layer.patches_at(activation, at).transpose(0, 2, 1)
     if bias:
         found = found + constants["b"].reshape(layer.groups, -1, 1)
-    np.testing.assert_allclose(found, layer.outputs_at(result, at), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, layer.outputs_at(result, at, slice(None)), rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(layer.weight_of(layer.matrix(codes), codes.shape), codes)
 
 
