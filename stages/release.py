@@ -16,6 +16,7 @@ from release.keyless import Keyless, identity_text, open_keyless
 from release.previous import refuse_worse, since
 from release.provenance import provenance
 from release.published import refuse_published
+from release.rejudge import refuse_other_verdicts
 from release.runners import refuse_unsigned
 from stages import paths
 from stages.evidence import evidences
@@ -28,6 +29,7 @@ def run() -> str:
     config = load_config(paths.PARAMS)
     refuse_published(config.release.name, config.release.version)
     found = evidences()
+    refuse_other_verdicts(found, config)
     shipping = [evidence.target for evidence in bundle.decide(found)]
     exported = ExportedModel.load(paths.EXPORT / "exported.json", next="run `dvc repro export`")
     roles = Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")
