@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.stage import names
+from cli.stage import names, stage
+from pipeline.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,13 +79,31 @@ def project(tmp_path: Path, **sections: object) -> Path:
     return tmp_path
 
 
-def test_an_unknown_target_is_named_with_the_known_ones(tmp_path: Path) -> None:
-    done = qwarm("stage", "platform", "openvino-gpu-tpu", cwd=project(tmp_path, targets={"openvino-gpu-tpu": {}}))
-    assert done.returncode != 0
-    assert "openvino-gpu-tpu" in done.stderr
-    assert "openvino-cpu" in done.stderr
-    assert "Traceback" not in done.stderr
+ITEM_STAGES = [(name, kind) for name in names() for kind in inspect.signature(importlib.import_module(f"stages.{name}").run).parameters]
+
+
+@pytest.mark.parametrize(("name", "kind"), ITEM_STAGES)
+def test_an_item_that_params_yaml_does_not_have_names_the_nearest(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project(tmp_path))
+    item, near = {"target": ("openvino-cpx", "openvino-cpu"), "scheme": ("tensort", "tensorrt")}[kind]
+    with pytest.raises(ConfigError, match=rf"(?s)params.yaml has no {kind} '{item}'.*stage {name}.*did you mean '{near}'\?"):
+        stage(name, item)
     assert list(tmp_path.iterdir()) == [tmp_path / "params.yaml"]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in ITEM_STAGES])
+def test_a_target_that_no_backend_serves_is_refused_by_every_stage_of_an_item(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project(tmp_path, targets={"openvino-cpu": {}, "onnxruntime-cpx": {}}))
+    with pytest.raises(ConfigError, match=r"(?s)Unknown target 'onnxruntime-cpx'.*targets.*did you mean 'onnxruntime-cpu'"):
+        stage(name, "openvino-cpu")
+    assert list(tmp_path.iterdir()) == [tmp_path / "params.yaml"]
+
+
+def test_an_unknown_target_is_one_error(tmp_path: Path) -> None:
+    done = qwarm("stage", "gate", "openvino-cpu", cwd=project(tmp_path, targets={"openvino-cpx": {}}))
+    assert done.returncode == 2
+    assert "did you mean 'openvino-cpu'?" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_missing_record_names_the_stage_to_run(tmp_path: Path) -> None:
