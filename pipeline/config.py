@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from pipeline.config_errors import explain
 from pipeline.data_config import DataConfig, HealthConfig, RoleName, RoleSize, SourceConfig
 from pipeline.errors import ConfigError
 from pipeline.model_config import AxisConfig, InputConfig, ModelConfig, QuantizeConfig, TrainingConfig
+from pipeline.nearest import nearest
 from pipeline.release_config import CLASS_METRICS, GatesConfig, ReleaseConfig, SignConfig
 from pipeline.section import PositiveInt, Section
 
@@ -60,10 +62,10 @@ class WarmupConfig(Section):
     iterations: PositiveInt | Literal["auto"] = "auto"
     max_seconds: Annotated[float, Field(gt=0)] = 30.0
     retries: Annotated[int, Field(ge=0)] = 1
-    max_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_power_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_celsius: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    search_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 90.0
+    max_rss_mb: Annotated[float, Field(gt=0)] | None = None
+    max_power_w: Annotated[float, Field(gt=0)] | None = None
+    max_celsius: Annotated[float, Field(gt=0)] | None = None
+    search_seconds: Annotated[float, Field(ge=0)] = 90.0
 
 
 class Config(Section):
@@ -96,48 +98,26 @@ class Config(Section):
         columns = sorted(set(self.data.columns) - {"label"})
         if unknown := [name for name in self.gates.slices if name != "class" and name not in columns]:
             raise ValueError(f"gates.slices {unknown} are no names of data.columns ({', '.join(columns)}), and not class")
+        for waiver in self.release.waivers.entries:
+            if waiver.target not in self.targets:
+                near = nearest(waiver.target, self.targets)
+                raise ValueError(f"release.waivers has one for {waiver.target!r}, which is no name under targets and would do nothing: {near}")
         if isinstance(size := self.data.roles["calibration"], int) and size < self.quantize.min_rows:
             raise ValueError(f"data.roles.calibration is {size}, fewer than quantize.min_rows = {self.quantize.min_rows}")
         return self
 
 
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    model: Any = Config
-    for part in location:
-        fields = getattr(model, "model_fields", {})
-        annotation = fields[part].annotation if part in fields else None
-        arguments = getattr(annotation, "__args__", ())
-        model = next((a for a in arguments if isinstance(a, type) and issubclass(a, Section)), annotation) if annotation is not None else model
-    return list(getattr(model, "model_fields", {}))
-
-
-def _explain(problem: Any, path: str) -> ConfigError:
-    location = tuple(problem["loc"])
-    dotted = ".".join(str(part) for part in location) or "the whole file"
-    if problem["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-        return ConfigError(
-            f"Unknown key {dotted!r}",
-            where=path,
-            expected=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}",
-            got=str(location[-1]),
-            next=f"correct {path} and run `dvc repro` again",
-        )
-    got = "nothing" if problem["type"] == "missing" else repr(problem.get("input"))[:120]
-    return ConfigError(
-        f"A parameter does not fit: {dotted}", where=path, expected=problem["msg"], got=got, next=f"correct {path} and run `dvc repro` again"
-    )
-
-
 class _Loader(yaml.SafeLoader):
-    """YAML takes the last of two equal keys in silence; DVC refuses the file."""
+    """YAML takes the last of two equal keys in silence; DVC refuses the file. And 1e-3 is a number, as in YAML 1.2 that DVC reads."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} stands twice", node.start_mark)
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
 
 
 def load_config(path: str | Path = "params.yaml") -> Config:
@@ -157,9 +137,7 @@ def load_config(path: str | Path = "params.yaml") -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        # An unknown key is the likeliest cause of a missing one: name it first.
-        problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-        raise _explain(problems[0], str(path)) from error
+        raise explain(error, data, str(path), Config) from error
 
 
 __all__ = [

@@ -11,7 +11,7 @@ from pipeline.firewall_config import FirewallConfig
 from pipeline.section import PositiveInt, Section
 
 RoleName = Literal["train", "calibration", "search", "warmup", "validation"]
-RoleSize = Annotated[int, Field(gt=0, strict=True)] | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
+RoleSize = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0, lt=1)] | Literal["rest"]
 """A count of rows, a share of all rows, or what the other roles leave. 1.0 is none of them: it would be read as one row."""
 SourceKind = Literal["parquet", "arrow", "csv", "json", "imagefolder", "webdataset", "npz", "hub"]
 Severe = Literal["refuse", "quarantine"]

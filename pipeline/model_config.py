@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.section import PositiveInt, Section
+from pipeline.section import Lax, PositiveInt, Section
 from pipeline.tensors import AxisRange, TensorSpec
 
 Dtype = Literal["float32", "int32", "int64", "uint8", "int8", "bool"]
@@ -18,10 +18,10 @@ class InputConfig(Section):
     `values` (least, largest) of an integer input: a vocabulary, say `[0, 29999]`, or lengths; a row beyond it is not well.
     """
 
-    shape: tuple[int | str, ...]
+    shape: Annotated[tuple[int | str, ...], Lax]
     dtype: Dtype = "float32"
-    pad: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    values: tuple[int, int] | None = None
+    pad: float | None = None
+    values: Annotated[tuple[int, int], Lax] | None = None
 
     @model_validator(mode="after")
     def values_ordered(self) -> InputConfig:
@@ -132,10 +132,10 @@ class QuantizeConfig(Section):
 
     schemes: list[Literal["tensorrt", "cpu"]] = Field(min_length=1)
     method: Literal["auto", "max", "percentile", "entropy", "mse"] = "max"
-    float_layers: tuple[str, ...] = ()
+    float_layers: Annotated[tuple[str, ...], Lax] = ()
     max_drift: Annotated[float, Field(gt=0, lt=1)] | None = None
-    max_slowdown: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
-    search_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 300.0
+    max_slowdown: Annotated[float, Field(ge=1)] | None = None
+    search_seconds: Annotated[float, Field(ge=0)] = 300.0
     min_rows: PositiveInt = 32
     batch_rows: PositiveInt = 32
     splitting: bool = True

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.section import PositiveInt, Section
+from pipeline.section import Lax, PositiveInt, Section
 
 TOP1 = "top1"
 """The metric that is right or wrong for each row: the largest score of the first output against the label."""
@@ -31,18 +31,18 @@ class GatesConfig(Section):
 
     metric: str = TOP1
     slices: list[str] = Field(default=["class"])
-    max_slice_drop: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_ready_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_peak_rss_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_engine_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_drop: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    min_reference: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    max_slice_drop: Annotated[float, Field(gt=0)] | None = None
+    max_ready_ms: Annotated[float, Field(gt=0)] | None = None
+    max_peak_rss_mb: Annotated[float, Field(gt=0)] | None = None
+    max_engine_mb: Annotated[float, Field(gt=0)] | None = None
+    max_drop: Annotated[float, Field(gt=0)]
+    min_reference: float | None = None
     first_request_over_p50: Annotated[float, Field(gt=1)]
     p99_over_p50: Annotated[float, Field(gt=1)]
     int8_share: Annotated[float, Field(ge=0, le=1)]
     int8_speedup: Annotated[float, Field(gt=0)]
-    runtimes_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
-    rebuild_agree_db: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 20.0
+    runtimes_agree_db: Annotated[float, Field(gt=0)] = 20.0
+    rebuild_agree_db: Annotated[float, Field(gt=0)] | None = 20.0
     side_confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.999
     trials: PositiveInt = 15
     max_trials: PositiveInt = 30
@@ -96,8 +96,8 @@ class WaiverConfig(Section):
     check: str
     why: Annotated[str, Field(min_length=10)]
     by: Annotated[str, Field(min_length=2)]
-    granted: datetime.date
-    expires: datetime.date
+    granted: Annotated[datetime.date, Lax]
+    expires: Annotated[datetime.date, Lax]
     signature: str
 
     @model_validator(mode="after")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+import typing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from pipeline.config import load_config
+from pipeline.config import Config, load_config
 from pipeline.data_config import DataConfig
 from pipeline.errors import USAGE, ConfigError
 from pipeline.records import AxisRange, TensorSpec
+from pipeline.section import Section
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,6 +100,19 @@ def test_a_targets_settings_are_what_its_backend_is_told() -> None:
         ("release.sign", {"keyless": True, "development": True}, "development belongs"),
         ("release.sign", {"key": "k.pem", "developement": True}, "development"),
         ("targets", {}, "targets"),
+        ("gates.max_drop", "0.01", "valid number"),
+        ("targets.openvino-cpu.required", "yes", "valid boolean"),
+        ("targets.onnxruntime-cpu.threads", "1", "valid integer"),
+        ("targets.onnxruntime-cpu.threads", True, "valid integer"),
+        ("model.inputs.image.shape", ["batch", 1.0, 32, 32], "model.inputs.image.shape.1"),
+        ("data.roles", {"tarin": 600}, "did you mean 'train'?"),
+        ("data.roles.search", "rset", "did you mean 'rest'?"),
+        ("data.roles.search", {"kind": "parquet", "pth": "x"}, "did you mean 'path'?"),
+        ("data.roles.search", {"kind": "parqet", "path": "x"}, "did you mean 'parquet'?"),
+        ("data.roles.search", {"kind": "parquet"}, "a source of kind parquet has a path"),
+        ("data.roles.search", {"path": "x"}, "data.roles.search.kind\n"),
+        ("model.inputs", {"pad": {"shape": ["batch", 1], "dtpye": "int8"}}, "did you mean 'dtype'"),
+        ("quantize.method", "percentil", "did you mean 'percentile'?"),
         ("model", ..., "model"),
     ],
 )
@@ -106,6 +123,8 @@ def test_a_wrong_parameter_is_named(write: Callable[..., Path], key: str, value:
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
     assert caught.value.exit_code == USAGE
+    assert not any(noise in str(caught.value) for noise in ("Value error", "constrained-", "[key]", "SourceConfig"))
+    assert len(str(caught.value)) < 700  # the fault, and not the file
 
 
 def test_no_file_and_no_yaml_are_named(tmp_path: Path) -> None:
@@ -128,3 +147,52 @@ def test_a_key_that_stands_twice_is_refused_as_dvc_does(tmp_path: Path) -> None:
     path.write_text((ROOT / "params.yaml").read_text().replace("  max_drift: ", "  max_drift: 0.5\n  max_drift: "), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"(?s)not YAML.*max_drift stands twice"):
         load_config(path)
+
+
+def floats(section: Any, outer: str) -> Iterator[str]:
+    """Dotted names of every number that may have a fraction, in a section's own keys and those of the sections in it."""
+    for name, field in section.model_fields.items():
+        kinds = [field.annotation, *typing.get_args(field.annotation)]
+        if any(kind is float or float in typing.get_args(kind) for kind in kinds):
+            yield f"{outer}{name}"
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, Section):
+                yield from floats(kind, f"{outer}{name}.")
+
+
+FLOATS = sorted(floats(Config, ""))
+
+
+def test_the_walk_finds_the_numbers() -> None:
+    assert {"warmup.max_seconds", "gates.p99_over_p50", "quantize.training.learning_rate", "data.firewall.tolerance"} <= {*FLOATS}
+    assert len(FLOATS) > 20
+
+
+@pytest.mark.parametrize("key", FLOATS)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_no_number_is_infinite_or_none(write: Callable[..., Path], key: str, value: float) -> None:
+    path = write("data.firewall", {}) if key.startswith("data.firewall.") else write()
+    data = yaml.safe_load(path.read_text())
+    *parents, last = key.split(".")
+    functools.reduce(lambda place, name: place[name], parents, data)[last] = value
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(ConfigError, match=rf"(?s){key}.*got: +-?(inf|nan)"):
+        load_config(path)
+
+
+def test_a_number_with_an_exponent_is_a_number_as_dvc_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text((ROOT / "params.yaml").read_text().replace("max_drop: 0.01", "max_drop: 1e-2"), encoding="utf-8")
+    assert load_config(path).gates.max_drop == 0.01
+
+
+def test_a_waiver_of_a_target_that_there_is_not_names_the_nearest(write: Callable[..., Path]) -> None:
+    entry = {
+        "target": "openvino-cpx", "check": "int8_share", "why": "the head stays in float", "by": "Ada", "granted": "2026-12-01",
+        "expires": "2026-12-31", "signature": "AAAA",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"(?s)waivers has one for 'openvino-cpx'.*would do nothing: did you mean 'openvino-cpu'"):
+        load_config(write("release.waivers", {"key": "granter.pub", "entries": [entry]}))
+    entry["target"] = "openvino-cpu"
+    read = load_config(write("release.waivers", {"key": "granter.pub", "entries": [entry]})).release.waivers.entries
+    assert [waiver.expires.isoformat() for waiver in read] == ["2026-12-31"]

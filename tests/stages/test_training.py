@@ -95,6 +95,7 @@ def test_never_costs_nothing_and_the_quantized_model_goes_on(capsys: pytest.Capt
 
 @pytest.mark.usefixtures("project")
 def test_a_quantized_model_that_is_not_its_records_is_refused() -> None:
+    paths.PARAMS.write_text(paths.PARAMS.read_text().replace("schemes: [tensorrt]", "schemes: [tensorrt, cpu]"))
     stage("qat")
     (paths.QUANTIZED / "cpu/model.onnx").write_bytes(b"another")
     with pytest.raises(ModelError, match=r"(?s)not the one its record names.*dvc repro quantize@cpu"):
