@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from pipeline.errors import ConfigError
+from pipeline.nearest import nearest
 
 
 def entry(release: str, target: str, check: str, why: str, by: str, expires: str, key: Path, granted: datetime.date) -> dict[str, Any]:
@@ -26,8 +27,29 @@ def entry(release: str, target: str, check: str, why: str, by: str, expires: str
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"]) or "--until"
-        raise ConfigError("The waiver does not fit", where=where, expected=problem["msg"], got=repr(problem.get("input"))[:120]) from error
+        got = repr(problem["input"])[:120] if problem["loc"] else f"{plain['granted']} to {expires}"
+        raise ConfigError("The waiver does not fit", where=where, expected=problem["msg"].removeprefix("Value error, "), got=got) from error
     return {**checked, "signature": waivers.sign(release, checked, key)}
+
+
+def refuse_unknown(release: str, target: str, check: str) -> None:
+    """Raise ConfigError for a name that no waiver can be for: of the project in the current folder, or, where there is none, of any."""
+    import engines
+    from pipeline.config import load_config
+    from release.check_names import CHECKS, OWN_METRIC, check_names
+    from stages import paths
+
+    config = load_config(paths.PARAMS) if paths.PARAMS.exists() else None
+    checks = check_names(config.gates) if config else tuple(CHECKS)
+    known = {
+        "NAME": (release, [config.release.name] if config else [release]),
+        "--target": (target, [*config.targets] if config else [*engines.targets()]),
+        "--check": (check, [*checks, *(OWN_METRIC[name] for name in checks if name in OWN_METRIC)]),
+    }
+    for option, (given, names) in known.items():
+        if given not in names:
+            of = f"the project here ({paths.PARAMS})" if config else "any project"
+            raise ConfigError(f"A waiver of this would do nothing in {of}", where=option, expected=nearest(given, names), got=given)
 
 
 def waive(
@@ -43,5 +65,6 @@ def waive(
     """Print a signed waiver to add to `release.waivers.entries` in params.yaml; its public key stands in `release.waivers.key`."""
     from release.waivers import today
 
+    refuse_unknown(release, target, check)
     made = entry(release, target, check, why, by, until, key, today())
     typer.echo(json.dumps(made) if json_output else yaml.safe_dump([made], sort_keys=False, allow_unicode=True, width=140).rstrip())

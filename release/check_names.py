@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipeline.config import GatesConfig
 
+CHECKS = {
+    "accuracy_drop": "max_drop",
+    "worst_slice": "max_slice_drop",
+    "reference_accuracy": "min_reference",
+    "int8_share": "int8_share",
+    "runtimes_agree": "runtimes_agree_db",
+    "rebuild_variance": "rebuild_agree_db",
+    "int8_speedup": "int8_speedup",
+    "first_request_over_p50": "first_request_over_p50",
+    "warm_sufficiency": "p99_over_p50",
+    "p99_over_p50": "p99_over_p50",
+    "ready": "max_ready_ms",
+    "peak_rss": "max_peak_rss_mb",
+    "engine_size": "max_engine_mb",
+    "firewall_clean": "",
+}
+"""Each check and the limit under `gates` without which there is none, in the order of the evidence (tests hold them to release/gates.py)."""
 OWN_METRIC = {"accuracy_drop": "metric_drop", "reference_accuracy": "reference_metric"}
 """What these two are called where the metric is not right or wrong for each row; which of them it is, the metric's answers tell."""
 
 
 def check_names(limits: GatesConfig) -> tuple[str, ...]:
-    """The names of a measured target's checks under `limits`, in the order of its evidence (tests hold them to release/gates.py)."""
-    asked = {
-        "accuracy_drop": True,
-        "worst_slice": limits.max_slice_drop is not None,
-        "reference_accuracy": limits.min_reference is not None,
-        "int8_share": True,
-        "runtimes_agree": True,
-        "rebuild_variance": limits.rebuild_agree_db is not None,
-        "int8_speedup": True,
-        "first_request_over_p50": True,
-        "warm_sufficiency": True,
-        "p99_over_p50": True,
-        "ready": limits.max_ready_ms is not None,
-        "peak_rss": limits.max_peak_rss_mb is not None,
-        "engine_size": limits.max_engine_mb is not None,
-        "firewall_clean": True,
-    }
-    return tuple(name for name, wanted in asked.items() if wanted)
+    """The names of a measured target's checks under `limits`, those of a metric that is right or wrong for each row."""
+    return tuple(name for name, limit in CHECKS.items() if not limit or getattr(limits, limit) is not None)

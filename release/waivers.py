@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError, Refused
 from pipeline.files import canonical_json
+from pipeline.nearest import nearest
 from pipeline.records import Check, Evidence, Verdict
 from release import keys
 
@@ -37,17 +37,19 @@ def sign(release: str, waiver: Mapping[str, Any], private_key: Path) -> str:
 
 
 def apply(checks: tuple[Check, ...], target: str, config: ReleaseConfig, day: datetime.date) -> tuple[Check, ...]:
-    """The checks, those that are waived on `day` marked; an expired waiver marks none and is named in the check's evidence.
+    """The checks, those that are waived on `day` marked; a waiver that is not signed, has expired or begins later marks none and is named
+    in the check's evidence.
 
-    Raises Refused for a waiver that its key did not sign, ConfigError for one of a check that the target does not have.
+    Raises ConfigError for a waiver of a check that the target does not have, and for a public key that cannot be read.
     """
     waivers = {waiver.check: waiver for waiver in config.waivers.entries if waiver.target == target}
-    if unknown := sorted(set(waivers) - {check.name for check in checks}):
-        names = [check.name for check in checks]
-        near = difflib.get_close_matches(unknown[0], names, n=1)
-        expected = f"did you mean {near[0]!r}?" if near else ", ".join(names)
+    names = [check.name for check in checks]
+    if unknown := sorted(set(waivers) - set(names)):
         raise ConfigError(
-            "A waiver is for a check that the target does not have", where=f"release.waivers: {target}", expected=expected, got=unknown[0]
+            "A waiver is for a check that the target does not have",
+            where=f"release.waivers: {target}",
+            expected=nearest(unknown[0], names),
+            got=unknown[0],
         )
     return tuple(_marked(check, waivers.get(check.name), config, day) for check in checks)
 
@@ -55,7 +57,8 @@ def apply(checks: tuple[Check, ...], target: str, config: ReleaseConfig, day: da
 def _marked(check: Check, waiver: WaiverConfig | None, config: ReleaseConfig, day: datetime.date) -> Check:
     if waiver is None or check.verdict not in WAIVABLE:
         return check
-    _check_signature(waiver, config)
+    if not _signed(waiver, config):
+        return dataclasses.replace(check, evidence=f"{check.evidence}; the waiver of {waiver.by} is not signed by {config.waivers.key}")
     if day > waiver.expires:
         return dataclasses.replace(check, evidence=f"{check.evidence}; the waiver of {waiver.by} expired on {waiver.expires}")
     if day < waiver.granted:
@@ -63,16 +66,22 @@ def _marked(check: Check, waiver: WaiverConfig | None, config: ReleaseConfig, da
     return dataclasses.replace(check, waived=f"by {waiver.by} on {waiver.granted} until {waiver.expires}: {waiver.why}")
 
 
-def _check_signature(waiver: WaiverConfig, config: ReleaseConfig) -> None:
-    path = Path(str(config.waivers.key))
-    if not keys.signed(path, message(config.name, waiver.model_dump(mode="json")), waiver.signature, where="release.waivers.key"):
-        raise Refused(
-            "A waiver is not signed by who may grant it, or was changed since",
-            where=f"release.waivers: {waiver.target}, {waiver.check}",
-            expected=f"a signature by {path}",
-            got=f"{waiver.by}, until {waiver.expires}",
-            next="let its granter sign it: qwarm waive --help",
-        )
+def _signed(waiver: WaiverConfig, config: ReleaseConfig) -> bool:
+    text = message(config.name, waiver.model_dump(mode="json"))
+    return keys.signed(Path(str(config.waivers.key)), text, waiver.signature, where="release.waivers.key")
+
+
+def refuse_forged(config: ReleaseConfig) -> None:
+    """Raise Refused for a waiver that its key did not sign, whether anything rests on it or not: a judging stage only says so."""
+    for waiver in config.waivers.entries:
+        if not _signed(waiver, config):
+            raise Refused(
+                "A waiver is not signed by who may grant it, or was changed since",
+                where=f"release.waivers: {waiver.target}, {waiver.check}",
+                expected=f"a signature by {config.waivers.key}",
+                got=f"{waiver.by}, until {waiver.expires}",
+                next="let its granter sign it: qwarm waive --help",
+            )
 
 
 def refuse_outdated(evidences: Sequence[Evidence], config: ReleaseConfig, day: datetime.date) -> None:

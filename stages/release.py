@@ -28,6 +28,7 @@ HOST_PACKAGES = ("numpy",)
 def run() -> str:
     config = load_config(paths.PARAMS)
     refuse_published(config.release.name, config.release.version)
+    waivers.refuse_forged(config.release)
     found = evidences()
     refuse_other_verdicts(found, config)
     shipping = [evidence.target for evidence in bundle.decide(found)]

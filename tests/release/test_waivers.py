@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from cli.main import run
 from cli.waive import entry
-from pipeline.errors import ConfigError, Refused
+from pipeline.errors import USAGE, ConfigError, Refused
 from pipeline.loading import load_object
 from pipeline.records import Check, Evidence, Validation, Verdict
 from pipeline.release_config import GatesConfig, ReleaseConfig, WaiversConfig
@@ -75,18 +75,25 @@ def test_a_check_that_passes_needs_no_waiver(key: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"expires": "2027-02-01"}, {"by": "Eve"}, {"why": "because I can do it"}, {"signature": "AAAA"}, {"signature": "!"}]
 )
-def test_what_was_changed_after_it_was_signed_is_refused(key: Path, changes: dict[str, str]) -> None:
-    with pytest.raises(Refused, match=r"(?s)not signed by who may grant it.*openvino-cpu, int8_share"):
-        judged(config(key, **changes), DAY)
+def test_what_was_changed_after_it_was_signed_waives_nothing_and_is_refused_by_the_release(key: Path, changes: dict[str, str]) -> None:
+    forged = config(key, **changes)
+    evidence = judged(forged, DAY)  # a stage that judges says what it found, and exits 0
+    assert (evidence.verdict, evidence.refuses, check(evidence).waived) == (Verdict.FAIL, True, "")
+    assert f"is not signed by {key.with_suffix('.pub')}" in check(evidence).evidence
+    for found in (forged, forged.model_copy(update={"name": "letters"})):
+        with pytest.raises(Refused, match=r"(?s)not signed by who may grant it.*openvino-cpu, int8_share"):
+            waivers.refuse_forged(found)
+    waivers.refuse_forged(config(key))
 
 
-def test_a_waiver_of_another_release_or_key_is_refused(key: Path, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="not signed"):
-        judged(config(key).model_copy(update={"name": "letters"}), DAY)
-    other = signing.open_key(tmp_path / "other.pem", development=True).write_public(tmp_path / "other.pub")
+def test_a_waiver_of_another_release_or_key_waives_nothing(key: Path, tmp_path: Path) -> None:
     release = config(key)
-    with pytest.raises(Refused, match="not signed"):
-        judged(release.model_copy(update={"waivers": release.waivers.model_copy(update={"key": str(other)})}), DAY)
+    other = signing.open_key(tmp_path / "other.pem", development=True).write_public(tmp_path / "other.pub")
+    for changes in ({"name": "letters"}, {"waivers": release.waivers.model_copy(update={"key": str(other)})}):
+        changed = release.model_copy(update=changes)
+        assert judged(changed, DAY).refuses
+        with pytest.raises(Refused, match="not signed"):
+            waivers.refuse_forged(changed)
     with pytest.raises(ConfigError, match="cannot be read"):
         judged(release.model_copy(update={"waivers": release.waivers.model_copy(update={"key": str(tmp_path / "none.pub")})}), DAY)
 
@@ -118,7 +125,46 @@ def test_a_waiver_ends_within_a_quarter_and_needs_a_key(key: Path) -> None:
         WaiversConfig(entries=config(key).waivers.entries)
 
 
-def test_the_command_prints_an_entry_that_params_yaml_takes(key: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize(
+    ("option", "given", "says"),
+    [
+        ("--target", "openvino-cpx", "did you mean 'openvino-cpu'"),
+        ("--check", "int8_shar", "did you mean 'int8_share'"),
+        ("--check", "metric_drip", "did you mean 'metric_drop'"),
+        ("--check", "abacus", "one of accuracy_drop, worst_slice"),
+    ],
+)
+def test_the_command_signs_nothing_that_would_do_nothing(
+    key: Path, here: bool, option: str, given: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT if here else tmp_path)
+    until = (waivers.today() + datetime.timedelta(days=30)).isoformat()
+    options = {"--target": TARGET, "--check": CHECK, "--why": "the head stays in float", "--by": "Ada", "--until": until, "--key": str(key)}
+    options[option] = given
+    with pytest.raises(ConfigError, match=f"(?s)would do nothing in {'the project here' if here else 'any project'}.*{option}.*{says}") as caught:
+        run(["waive", "digits", *(text for pair in options.items() for text in pair)])
+    assert caught.value.exit_code == USAGE
+    assert capsys.readouterr().out == ""
+
+
+def test_the_command_knows_what_the_project_here_judges(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    until = (waivers.today() + datetime.timedelta(days=30)).isoformat()
+    rest = ["--why", "the host is a small one", "--by", "Ada", "--until", until, "--key", str(key)]
+    monkeypatch.chdir(tmp_path)
+    for command in (["digits", "--target", TARGET, "--check", "peak_rss"], ["digits", "--target", "tensorrt", "--check", "int8_share"]):
+        assert run(["waive", *command, *rest]) == 0
+    monkeypatch.chdir(ROOT)
+    for command, option in (
+        (["digits", "--target", TARGET, "--check", "peak_rss"], "--check"),
+        (["digit", "--target", TARGET, "--check", CHECK], "NAME"),
+    ):
+        with pytest.raises(ConfigError, match=f"(?s)the project here.*{option}"):
+            run(["waive", *command, *rest])
+
+
+def test_the_command_prints_an_entry_that_params_yaml_takes(key: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     until = (waivers.today() + datetime.timedelta(days=30)).isoformat()
     command = ["waive", "digits", "--target", TARGET, "--check", CHECK, "--why", "the head stays in float", "--by", "Ada", "--until", until]
     assert run([*command, "--key", str(key)]) == 0
