@@ -11,13 +11,25 @@ from pipeline.errors import Refused
 from pipeline.loading import source_file
 from pipeline.records import Evidence, ExportedModel, Platform, Roles
 
+ROOT = Path(__file__).resolve().parents[1]
 MEASURING = (
-    "pipeline", "engines", "warmup", "calibration/agree.py", "calibration/exposing.py", "calibration/hops.py", "calibration/parity.py",
-    "calibration/runtime.py", "release/drift.py", "release/drift_details.py",
-    "release/known_metrics.py", "release/metric.py", "release/paired.py", "release/slice_drift.py", "stages/agreement.py",
-    "stages/validate.py",
+    "pipeline", "engines", "warmup", "calibration/sources", "calibration/content.py", "calibration/decode.py", "calibration/health.py",
+    "calibration/prepared.py", "calibration/prove.py", "calibration/rows.py", "calibration/agree.py", "calibration/exposing.py",
+    "calibration/hops.py", "calibration/onnx_model.py", "calibration/graph.py", "calibration/parity.py", "calibration/rounding/channels.py",
+    "calibration/rounding/split.py", "calibration/runtime.py", "calibration/safe_names.py", "calibration/tied.py", "release/agreement.py",
+    "release/bands.py", "release/bindings.py", "release/budgets.py", "release/drift.py", "release/drift_details.py", "release/figures.py",
+    "release/gates.py", "release/known_metrics.py", "release/latency_checks.py", "release/metric.py", "release/paired.py", "release/plots.py",
+    "release/rebuild_check.py", "release/slice_check.py", "release/slice_drift.py", "release/texts.py", "stages/agreement.py", "stages/validate.py",
+    "stages/hardware.py", "stages/rows.py", "stages/paths.py",
 )  # fmt: skip
-"""The code that takes a measurement: each is a dependency of `validate@T`, so that a change there measures again."""
+"""The code that takes a measurement: what dvc.yaml lists for `validate@T` (a test holds them equal), so that a change there measures again."""
+JUDGING = (
+    "pipeline", "warmup/latency.py", "release/agreement.py", "release/bands.py", "release/bindings.py", "release/budgets.py", "release/figures.py",
+    "release/firewall_check.py", "release/gates.py", "release/keyless.py", "release/keys.py", "release/latency_checks.py", "release/metric.py",
+    "release/paired.py", "release/plots.py", "release/rebuild_check.py", "release/runners.py", "release/signing.py", "release/slice_check.py",
+    "release/texts.py", "release/waivers.py", "stages/gate.py", "stages/paths.py",
+)  # fmt: skip
+"""The code that makes verdicts of it: what dvc.yaml lists for `gate@T` (so too)."""
 MEANINGS = {
     "model_sha256": "the exported model",
     "validation_root": "the validation rows",
@@ -25,6 +37,7 @@ MEANINGS = {
     "metric_sha256": "the metric",
     "parameters_sha256": "the parameters",
     "code_sha256": "the code that measures",
+    "judging_sha256": "the code that judges",
     "platform_key": "the platform key",
     "machine_id": "the machine",
 }
@@ -44,13 +57,18 @@ def bindings(config: Config, exported: ExportedModel, roles: Roles, platform: Pl
         "validation_root": roles.roles["validation"].merkle_root,
         "preprocess_sha256": roles.preprocess_sha256,
         "parameters_sha256": sha256_json(parameters),
-        "code_sha256": sha256_code(Path(__file__).resolve().parents[1], MEASURING),
+        "code_sha256": sha256_code(ROOT, MEASURING),
         "platform_key": platform.key,
         "machine_id": platform.machine_id,
     }
     if (metric := source_file(config.gates.metric)) is not None:
         bound["metric_sha256"] = sha256_file(metric)
     return bound
+
+
+def judging() -> dict[str, str]:
+    """The digest of the code that judges, which `gate@T` adds to what the measurement is bound to."""
+    return {"judging_sha256": sha256_code(ROOT, JUDGING)}
 
 
 def belong(evidences: Sequence[Evidence], expected: Mapping[str, Mapping[str, str]]) -> None:

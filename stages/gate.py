@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from pipeline.config import load_config
 from pipeline.files import read_json, write_text
 from pipeline.records import Evidence, NotMeasured, Platform, Roles, Trial, Validation
 from release import gates, plots, waivers
+from release.bindings import judging
 from release.firewall_check import firewall_check
 from release.runners import by_this_runner
 from stages import paths
@@ -40,4 +43,4 @@ def judged(target: str) -> tuple[Evidence, tuple[Trial, ...]]:
         also=(firewall_check(Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")),),
         waive=lambda checks: waivers.apply(checks, target, config.release, waivers.today()),
     )
-    return evidence, validation.coldstart.trials
+    return dataclasses.replace(evidence, bound_to={**evidence.bound_to, **judging()}), validation.coldstart.trials

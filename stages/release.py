@@ -11,7 +11,7 @@ from pipeline.platforms import package_version
 from pipeline.records import ExportedModel, Platform, Roles
 from pipeline.release_config import SignConfig
 from release import additions, bundle, pyz, signing, waivers
-from release.bindings import belong, bindings
+from release.bindings import belong, bindings, judging
 from release.keyless import Keyless, identity_text, open_keyless
 from release.previous import refuse_worse, since
 from release.provenance import provenance
@@ -36,7 +36,7 @@ def run() -> str:
     roles = Roles.load(paths.ROLES / "roles.json", next="run `dvc repro roles`")
     prove_disjoint(roles)
     platforms = {target: Platform.load(paths.platform(target), next=f"run `dvc repro platform@{target}`") for target in shipping}
-    belong(found, {target: bindings(config, exported, roles, platform) for target, platform in platforms.items()})
+    belong(found, {target: {**bindings(config, exported, roles, platform), **judging()} for target, platform in platforms.items()})
     refuse_unsigned(found, config.release.runners)
     waivers.refuse_outdated(found, config.release, waivers.today())
     if config.release.no_worse:

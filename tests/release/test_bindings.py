@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline.errors import Refused
 from pipeline.loading import load_object
 from pipeline.records import Evidence
-from release.bindings import MEANINGS, belong
+from release.bindings import JUDGING, MEANINGS, MEASURING, belong
 
 ROOT = Path(__file__).resolve().parents[2]
 evidences: Callable[[], list[Evidence]] = load_object("tests/release/test_page.py:evidences", ROOT)
@@ -37,3 +38,10 @@ def test_several_are_named_at_once_and_an_absent_one_is_nothing() -> None:
 
 def test_what_does_not_ship_need_not_belong() -> None:
     belong([dataclasses.replace(bound(model_sha256="0" * 64), ships=False)], {"openvino-cpu": WANTED})
+
+
+@pytest.mark.parametrize(("stage", "bound"), [("validate", MEASURING), ("gate", JUDGING)])
+def test_evidence_is_bound_to_all_code_that_dvc_yaml_lists_for_it(stage: str, bound: tuple[str, ...]) -> None:
+    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"][stage]["do"]["deps"]
+    assert sorted(bound) == sorted(dep for dep in deps if not dep.startswith(("build/", "examples/")))
+    assert all((ROOT / part).exists() for part in bound)
