@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipeline.errors import Refused
 from pipeline.records import Check, Evidence, Verdict
 from pipeline.verdicts import combine, judge
-from release.check_names import OWN_METRIC, check_names
+from release.check_names import EXCUSABLE, OWN_METRIC, check_names, limit_of
 from release.gates import outcome
 from release.texts import figure_text, limit_text
 
@@ -29,7 +29,7 @@ def refuse_other_verdicts(evidences: Sequence[Evidence], config: Config) -> None
             where=", ".join(f"evidence/{target}.json" for target in faults),
             expected="; ".join(f"{target}: {wanted}" for target, found in faults.items() for wanted, _ in found),
             got="; ".join(f"{target}: {got}" for target, found in faults.items() for _, got in found),
-            next="; ".join(f"run `dvc repro --force --single-item gate@{target}` where {target} was measured" for target in faults),
+            next="; ".join(f"run `dvc repro gate@{target}` where {target} was measured" for target in faults),
         )
 
 
@@ -43,8 +43,13 @@ def _faults(evidence: Evidence, config: Config) -> Iterator[tuple[str, str]]:
     for check in evidence.checks:
         if check.verdict is Verdict.PASS and not _within(check):
             yield f"{check.name} {limit_text(check)}", f"PASS at {figure_text(check)}"
+        if check.excused and not (check.verdict is Verdict.UNDECIDED and check.name in EXCUSABLE):
+            yield f"no excuse of {check.name}", f"{check.verdict.name}, excused"
     if ships:
         named = [check.name for check in evidence.checks]
+        for check in evidence.checks:
+            if check.limit != (limit := limit_of(check.name, config.gates)):
+                yield f"{check.name} by the limit {limit}", f"by {check.limit}"
         absent = [name for name in check_names(config.gates) if not {name, OWN_METRIC.get(name, name)} & set(named)]
         if absent:
             yield f"the checks {', '.join(absent)}", ", ".join(named) or "no check"
@@ -56,9 +61,9 @@ def _said(verdict: Verdict, required: bool, ships: bool, refuses: bool) -> str:
 
 
 def _within(check: Check) -> bool:
-    """Whether the check's own numbers, where it has them, allow PASS."""
+    """Whether the check's own numbers allow PASS; outputs that do not differ have no SQNR."""
     if check.limit is None or check.figure is None:
-        return True
+        return check.unit == "dB"
     if check.interval is not None:
         return judge(check.interval, check.limit, check.limit_is) is Verdict.PASS
     return check.figure <= check.limit if check.limit_is == "max" else check.figure >= check.limit

@@ -14,7 +14,8 @@ from pipeline.errors import REFUSED, RecordError, Refused
 from pipeline.loading import load_object
 from pipeline.records import Check, DriftReport, Evidence, Interval, Validation, Verdict
 from release import gates
-from release.check_names import OWN_METRIC, check_names
+from release.check_names import CHECKS, EXCUSABLE, OWN_METRIC, check_names, limit_of
+from release.latency_checks import latency_checks
 from release.rejudge import refuse_other_verdicts
 from stages import evidence as stored
 from stages import paths, release
@@ -66,6 +67,10 @@ def test_a_target_that_was_not_measured_is_believed() -> None:
         (lambda good: edited(good, "int8_share", verdict=Verdict.NOT_MEASURED), "NOT_MEASURED, required"),
         (lambda good: edited(good, "int8_share", figure=0.5), "int8_share at least 90 %"),
         (lambda good: edited(good, "accuracy_drop", interval=Interval(0.0, 0.5, 0.95)), "accuracy_drop at most 1 %"),
+        (lambda good: edited(good, "int8_share", figure=0.5, limit=0.1), "int8_share by the limit 0.9"),
+        (lambda good: edited(good, "int8_share", figure=None), "int8_share at least 90 %"),
+        (lambda good: edited(good, "accuracy_drop", verdict=Verdict.UNDECIDED, excused=True), "no excuse of accuracy_drop"),
+        (lambda good: edited(good, "p99_over_p50", excused=True), "PASS, excused"),
         (lambda good: dataclasses.replace(good, required=False, ships=False, reason="left out"), "PASS, not required, does not ship"),
         (lambda good: dataclasses.replace(good, refuses=True), "PASS, required, ships, refuses"),
         (lambda good: dataclasses.replace(good, checks=good.checks[1:]), "the checks accuracy_drop"),
@@ -107,4 +112,15 @@ def test_the_names_of_checks_are_known_beforehand(limits: dict[str, Any]) -> Non
     assert check_names(asked) == tuple(check.name for check in judged(limits=asked).checks)
     own = dataclasses.replace(drift(), interval=Interval(0.0, 0.001, 0.95), reference_interval=Interval(0.9, 1.0, 0.95), lost=None, gained=None)
     renamed = tuple(OWN_METRIC.get(name, name) for name in check_names(asked))
+    assert [limit_of(name, asked) for name in renamed] == [check.limit for check in judged(limits=asked, rows=own).checks]
     assert renamed == tuple(check.name for check in judged(limits=asked, rows=own).checks)
+
+
+def test_what_may_be_excused_are_the_checks_on_time() -> None:
+    assert tuple(check.name for check in latency_checks(validation(), LIMITS)) == EXCUSABLE
+    assert set(EXCUSABLE) <= set(CHECKS)
+
+
+def test_a_check_that_params_yaml_does_not_ask_for_any_more_is_refused() -> None:
+    with pytest.raises(Refused, match="rebuild_variance by the limit None"):
+        refuse_other_verdicts([judged()], config(rebuild_agree_db=None))
