@@ -180,7 +180,7 @@ def test_where_none_is_hot_as_good_is_no_colder_and_about_as_quick() -> None:
 
 
 def test_the_quickest_hot_plan_is_taken_though_a_quicker_one_is_nearly_hot(warmable: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    search = find._Search(warmable.folder, warmable.rows_file, warmable.maker(), tmp_path, 3, None)
+    search = find._Search(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]), tmp_path, 3, None)
     hot, nearly = ((search.typical, 8),), ((search.typical, 2),)
     figures = {repr(hot): seen(1.13, seconds=2.0), repr(nearly): seen(1.16, seconds=1.0)}
     monkeypatch.setattr(search, "visited", lambda plans, *_: {name: figures.get(repr(steps), seen(1.16)) for name, steps in plans.items()})
