@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def by_hand(option: str, next: str = "") -> Iterator[None]:
     except QwarmError as error:
         if "params.yaml" in error.where:
             error.where = option
-        if "params.yaml" in error.next or "data." in error.next:
+        if "params.yaml" in error.next or re.search(r"\bdata\.[a-z]", error.next):
             error.next = next or f"correct {option}"
         raise
 
