@@ -199,7 +199,7 @@ def refuse_idle(context: typer.Context, *kinds: str) -> None:
     for name, why in (item for kind in kinds for item in IDLE[kind].items()):
         if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError("An option has no meaning here", where=option, expected="no such option", got=why, next=f"leave out {option}")
+            raise ConfigError(f"An option has no meaning here: {why}", where=option, expected="none", got=option, next=f"leave out {option}")
 
 
 def coldstart(

@@ -16,10 +16,13 @@ from pipeline.errors import ConfigError, QwarmError
 
 def existing(parameter: typer.CallbackParam, value: Any) -> Any:
     """For `callback=` of a file, a folder or a glob that is read, or several: raises ConfigError naming the first that is not there."""
-    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name
-    for path in value if isinstance(value, (list, tuple)) else [value]:
+    several = isinstance(value, (list, tuple))
+    name = parameter.opts[0] if parameter.param_type_name == "option" else "" if several else parameter.metavar
+    for path in value if several else [value]:
         if path is not None and not Path(path).exists() and not glob.has_magic(str(path)):
-            raise ConfigError("There is no such file or folder", where=f"{name} {path}", expected="a path", got="nothing there", next="correct it")
+            raise ConfigError(
+                "There is no such file or folder", where=f"{name} {path}".strip(), expected="a path", got="nothing there", next="correct it"
+            )
     return value
 
 

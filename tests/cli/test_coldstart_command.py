@@ -172,7 +172,8 @@ def test_an_option_without_a_meaning_is_refused_by_name(kind: str, model: Path, 
     for option, why in IDLE[kind].items():
         spelled = f"--{option.replace('_', '-')}"
         error = refused(ConfigError, what, spelled, *values.get(option, (model,)))  # any file that exists
-        assert (error.where, error.got) == (spelled, why)
+        assert (error.where, error.next) == (spelled, f"leave out {spelled}")
+        assert why in error.what
         assert error.exit_code == 2
 
 
