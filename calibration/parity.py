@@ -40,7 +40,10 @@ def _three(axis: AxisRange) -> list[int]:
     return sorted(sizes)
 
 
-def compare(hop: str, sizes: Mapping[str, int], reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> tuple[Parity, ...]:
+def compare(
+    hop: str, sizes: Mapping[str, int], reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *,
+    max_relative: float = MAX_RELATIVE, min_sqnr_db: float = MIN_SQNR_DB,
+) -> tuple[Parity, ...]:  # fmt: skip
     """One `Parity` an output; raises ModelError where an output differs in shape, is not finite, or is beyond the bound.
 
     `max_relative` is the largest difference over the largest magnitude of the reference.
@@ -54,12 +57,12 @@ def compare(hop: str, sizes: Mapping[str, int], reference: Mapping[str, np.ndarr
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ModelError("A model output is not finite", where=f"{where}, {side}", expected="finite numbers", got="NaN or infinity")
         figure = figures(hop, sizes, name, expected, got)
-        if figure.max_relative > MAX_RELATIVE or (figure.sqnr_db is not None and figure.sqnr_db < MIN_SQNR_DB):
+        if figure.max_relative > max_relative or (figure.sqnr_db is not None and figure.sqnr_db < min_sqnr_db):
             said = "equal" if figure.sqnr_db is None else f"{figure.sqnr_db:.1f} dB"
             raise ModelError(
                 "The exported model is too far from its reference",
                 where=where,
-                expected=f"relative difference at most {MAX_RELATIVE:g} and at least {MIN_SQNR_DB:g} dB",
+                expected=f"relative difference at most {max_relative:g} and at least {min_sqnr_db:g} dB",
                 got=f"relative difference {figure.max_relative:.3g} (absolute {figure.max_absolute:.3g}), {said}",
                 next="look for data-dependent branches, random layers or batch statistics in the torch module",
             )

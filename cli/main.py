@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ConfigError, QwarmError
+from pipeline.errors import ConfigError, QwarmError, reader_gone, system_error
 
 HOST_COMMANDS = {
     "verify": "Check every byte of a bundle against its manifest.",
@@ -60,20 +60,22 @@ def main() -> None:
     try:
         raise SystemExit(run(arguments))
     except QwarmError as error:
-        if "--json" in arguments:
-            print(json.dumps(error.as_json()))
-        print(f"qwarm: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+        raise SystemExit(_told(error, arguments)) from None
     except KeyboardInterrupt:
         print("qwarm: interrupted; run the same command again to continue", file=sys.stderr)
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        raise SystemExit(reader_gone()) from None
     except OSError as error:
-        from pipeline.errors import DISK_FULL, disk_error
+        raise SystemExit(_told(system_error(error), arguments)) from None
 
-        if error.errno not in DISK_FULL:
-            raise
-        print(f"qwarm: {disk_error(error, error.filename or 'a file')}", file=sys.stderr)
-        raise SystemExit(1) from None
+
+def _told(error: QwarmError, arguments: list[str]) -> int:
+    """Say an error once; its exit code."""
+    if "--json" in arguments:
+        print(json.dumps(error.as_json()))
+    print(f"qwarm: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def build(
 ) -> Engine:  # fmt: skip
     """Compile the ONNX `model`, export the blob, import it back, compare, and take the census of what really runs.
 
-    Raises TargetError (no OpenVINO, or `platform` is not this machine), ConfigError (a setting, for it has none, or an unknown precision),
+    Raises TargetError (no OpenVINO, or `platform` is not this machine), ConfigError (a setting that it has not, or an unknown precision),
     ModelError (unreadable model, other inputs or outputs than declared, or a blob that does not give the compiled model's outputs).
     """
     only_known(settings, (ov_levels.SETTING, THREADS), target)

@@ -39,6 +39,7 @@ def control(arguments: argparse.Namespace, state: Path, log: Log, show: Callable
             where=str(arguments.settings),
             expected="an address for at least one model (shadow), or --act",
             got="no address",
+            next='give the models "address": "http://HOST:PORT" of the servers that they have, or add --act',
         )
     state.mkdir(parents=True, exist_ok=True)
     driver: Driver = Shadow()

@@ -70,11 +70,10 @@ class Controller(Reports):
         if spec.pinned:
             self.wake(model, 0.0)
 
-    def restore(self, name: str, arrivals: Arrivals, costs: Mapping[str, float], staked: float) -> None:
-        """What an earlier run learnt of a model; see `fleet.saved`."""
+    def restore(self, name: str, arrivals: Arrivals) -> None:
+        """The requests that an earlier run saw of a model; see `fleet.saved`."""
         model = self.model(name)
         model.habits = Habits(arrivals, model.habits.price_s, model.habits.lead_s)
-        model.selector.restore(costs, staked)
 
     def relive(self, name: str, at: float) -> None:
         """Learn from a request that an earlier run had, and did not save: as if it was answered at once. `forget_pauses` must follow the last one."""

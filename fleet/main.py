@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.options import make_parser
-from pipeline.errors import FAULT, QwarmError
+from pipeline.errors import FAULT, QwarmError, reader_gone, system_error
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -105,7 +105,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         concurrency=arguments.concurrency,
         key=arguments.key,
         allow_unsigned=arguments.allow_unsigned,
-        queue=max(0, arguments.queue),
+        queue=arguments.queue,
         connections=arguments.connections,
         drain_seconds=arguments.drain_seconds,
         log=Log(arguments.log_level),
@@ -169,8 +169,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments))
     except QwarmError as error:
         fault = error
+    except BrokenPipeError:
+        return reader_gone()
     except OSError as error:
-        fault = QwarmError("The operating system refuses", where=str(error.filename or ""), got=str(error))
+        fault = system_error(error)
     except KeyboardInterrupt:
         return 130
     if arguments.json:

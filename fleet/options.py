@@ -57,10 +57,10 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
     serve.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: %(default)s)")
     serve.add_argument("--concurrency", type=positive, help="requests inside the engine at once (default, and most: what the plan warms)")
-    serve.add_argument("--queue", type=int, default=64, help="requests that may wait; more get 503 (default: %(default)s)")
+    serve.add_argument("--queue", type=none_or_more, default=64, help="requests that may wait; more get 503 (default: %(default)s)")
     serve.add_argument("--connections", type=positive, default=256, help="open connections that are served at once (default: %(default)s)")
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="debug logs each request (default: info)")
-    serve.add_argument("--drain-seconds", type=float, default=30.0, help="most time for running requests after SIGTERM (default: %(default)s)")
+    serve.add_argument("--drain-seconds", type=seconds, default=30.0, help="most time for running requests after SIGTERM (default: %(default)s)")
 
     control = command("control", "Keep the right models of a fleet warm: watch and advise, or act in front of their servers", bundle=None)
     control.add_argument("settings", metavar="FLEET.json", type=Path, help="models, memory cap and price of a cold start")
@@ -87,6 +87,22 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     state_option(status)
     status.add_argument("--url", help="ask the controller that listens there, instead of reading this machine's state folder")
     return parser
+
+
+def none_or_more(text: str) -> int:
+    """An argument that counts something that may be absent."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is not 0 or more")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time that ends."""
+    value = float(text)
+    if not 0.0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, 0 or more")
+    return value
 
 
 def positive(text: str) -> int:

@@ -20,16 +20,17 @@ from pipeline.strict import Record
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel(Record):
-    """`arrivals`: base64 of `Arrivals.to_bytes`. `warm`: whether it was when saved.
+    """`arrivals`: base64 of `Arrivals.to_bytes`.
 
-    `costs`, by policy in seconds of warm memory, and `staked`, in cold starts, are the selector's.
+    `leader`, `costs` by policy in seconds of warm memory, and `staked` in cold starts of `price_s` each, are the selector's.
     """
 
     arrivals: str
     sha256: str
+    price_s: float
+    leader: str
     costs: dict[str, float]
     staked: float
-    warm: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +47,10 @@ def snapshot(controller: Controller, now: float) -> Saved:
     """What was learnt until now; its `save` writes it atomically."""
     models = {}
     for name, model in controller.models.items():
-        content = model.habits.arrivals.to_bytes()
-        costs = dict(zip(model.selector.names, model.selector.costs, strict=True))
+        content, selector = model.habits.arrivals.to_bytes(), model.selector
+        costs = dict(zip(selector.names, selector.costs, strict=True))
         models[name] = SavedModel(
-            base64.b64encode(content).decode(), sha256_bytes(content), costs, model.selector.staked, model.idle_since is not None
+            base64.b64encode(content).decode(), sha256_bytes(content), model.habits.price_s, selector.name, costs, selector.staked
         )
     return Saved(now, models, controller.forecasts.saved())
 
@@ -79,11 +80,17 @@ def restore(controller: Controller, path: str | Path, log: Callable[..., None] =
                 raise ValueError("its digest is another")
             if not 0.0 <= kept.staked < math.inf:
                 raise ValueError("a stake that cannot be")
+            if not all(math.isfinite(cost) and cost >= 0.0 for cost in kept.costs.values()):
+                raise ValueError("a cost that cannot be")
             arrivals = Arrivals.from_bytes(content)
         except (ValueError, binascii.Error) as error:
             log("state_refused", file=str(path), model=name, reason=str(error), next="starts conservative")
             continue
-        controller.restore(name, arrivals, {key: cost for key, cost in kept.costs.items() if math.isfinite(cost) and cost >= 0.0}, kept.staked)
+        controller.restore(name, arrivals)
+        if kept.price_s == controller.models[name].habits.price_s:
+            controller.models[name].selector.restore(kept.costs, kept.staked, kept.leader)
+        else:
+            log("costs_forgotten", file=str(path), model=name, reason="a cold start has another price now", next="starts conservative")
         restored.append(name)
     refused = controller.forecasts.restore({name: text for name, text in saved.forecasts.items() if name in controller.models})
     for name in refused:

@@ -71,9 +71,9 @@ class Selector:
         if costs[best] < costs[self.leader] - STAY * price:
             self.leader = best
 
-    def restore(self, costs: Mapping[str, float], staked: float) -> None:
-        """Go on from saved costs; a candidate that was not there then begins at the conservative one's."""
+    def restore(self, costs: Mapping[str, float], staked: float, leader: str) -> None:
+        """Go on from what was saved; a candidate that was not there then begins at the conservative one's cost."""
         base = costs.get(self.names[0], 0.0)
         self.costs = [costs.get(name, base) for name in self.names]
         self.staked = staked
-        self.leader = min(range(len(self.costs)), key=self.costs.__getitem__)
+        self.leader = self.names.index(leader) if leader in self.names else 0

@@ -129,22 +129,29 @@ def living(folder: Path) -> list[State]:
     return [state for _, state in read_all(folder) if state is not None and alive(state)]
 
 
+def _manifest_sha256(bundle: Path) -> str:
+    try:
+        return sha256_file(bundle / "manifest.json")
+    except OSError as error:
+        raise ConfigError("There is no bundle", where=str(bundle), expected="a folder with manifest.json", got=str(error)) from error
+
+
 def readiness(folder: Path, bundle: Path | None = None) -> tuple[State | None, str]:
     """A warm process (of `bundle`, if given) and why; None with the reason when there is none.
 
     A bundle is recognised by the sha256 of its manifest.json: this asks who is hot, it does not verify the bundle.
     """
+    digest = _manifest_sha256(bundle) if bundle is not None else None
     states = living(folder)
     if not states:
-        written = [path.name for path in folder.glob(f"{PREFIX}*.json")] if folder.is_dir() else []
-        return None, f"no warm process in {folder}" + (f": {', '.join(written)} is of a process that is gone" if written else "")
-    if bundle is None:
+        written = read_all(folder)
+        gone = [path.name for path, state in written if state is not None]
+        torn = [path.name for path, state in written if state is None]
+        said = [f"{', '.join(gone)} is of a process that is gone"] if gone else []
+        said += [f"{', '.join(torn)} cannot be read"] if torn else []
+        return None, f"no warm process in {folder}" + (f": {'; '.join(said)}" if said else "")
+    if digest is None:
         return states[-1], "a warm process lives"
-    manifest = bundle / "manifest.json"
-    try:
-        digest = sha256_file(manifest)
-    except OSError as error:
-        raise ConfigError("There is no bundle", where=str(bundle), expected="a folder with manifest.json", got=str(error)) from error
     for state in states:
         if state.bundle_sha256 == digest:
             return state, "a warm process of this bundle lives"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 
 FAULT, USAGE, REFUSED, UNDECIDED = 1, 2, 3, 4
-"""Exit codes of every command: 0 is done or PASS; see HOUSE rules in docs/adr/0002."""
+"""Exit codes of every command: 0 is done or PASS; see docs/adr/0002."""
+BROKEN_PIPE = 141
+"""128 + SIGPIPE, as shells count it: who read the output has gone."""
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -108,3 +112,16 @@ def disk_error(error: OSError, path: object) -> QwarmError:
         got=str(error),
         next="check the folder's owner and mode, then run the same command again",
     )
+
+
+def system_error(error: OSError) -> QwarmError:
+    """An OSError that nobody on the way could say more about."""
+    if error.errno in DISK_FULL:
+        return disk_error(error, error.filename or "a file")
+    return QwarmError("The operating system refuses", where=str(error.filename or ""), got=str(error))
+
+
+def reader_gone() -> int:
+    """The exit code once standard output is a broken pipe; at exit nothing is said into it either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE

@@ -29,7 +29,7 @@ CONFIRMING = 9
 SURELY = 0.75
 """In so large a share of the few processes a plan must be cold to be left without more of them: half of five is a coin toss."""
 SAME = 1.05
-"""First requests so near to each other are alike: runs that buy no more than this are left out."""
+"""First requests so near to each other are alike: where no plan is hot, runs that buy no more than this are left out."""
 REPAIRING = 0.6
 """Share of the time in which all plans are repaired; the rest is for leaving out."""
 OPENING = 61
@@ -84,7 +84,9 @@ class Seen:
         return not self.hot, len(self.cold()), self.first_ms(0)
 
     def as_hot_as(self, other: Seen) -> bool:
-        """No situation is cold that is not so behind `other` too, and the very first request is no slower than it may be or behind `other`."""
+        """Hot, where `other` is; else no situation is cold that is not so behind `other` too, and the very first request is about as quick."""
+        if self.hot or other.hot:
+            return self.hot
         return all(one in other.cold() for one in self.cold()) and (not self.slow() or self.first_ms(0) <= SAME * other.first_ms(0))
 
     def said(self) -> str:
@@ -194,13 +196,14 @@ class _Search:
     def pruned(self, steps: Steps, seen: Seen, deadline: float) -> tuple[Steps, Seen, tuple[StepGain, ...]]:
         """Leave out what buys nothing. Returns what is left, what was met behind it, and what each step of it buys."""
         gains: tuple[StepGain, ...] = ()
+        asked = seen
         while True:
             again = self.seconds_each * FEW * (len(steps) + 1) if gains else 0.0
             if gains and time.monotonic() + again > deadline:
                 return steps, seen, gains
             without = {f"without {number}": steps[:number] + steps[number + 1 :] for number in range(len(steps))}
             found = self.visited({"whole": steps, **without}, FEW, self.largest_first[::-1])
-            idle = [number for number in range(len(steps)) if steps[number:] != steps[-1:] and found[f"without {number}"].as_hot_as(seen)]
+            idle = [number for number in range(len(steps)) if steps[number:] != steps[-1:] and found[f"without {number}"].as_hot_as(asked)]
             if not idle or time.monotonic() > deadline:
                 return steps, seen, self._gains(steps, found, range(len(steps)))
             longest = max(idle, key=lambda number: found["whole"].seconds - found[f"without {number}"].seconds)
@@ -208,7 +211,7 @@ class _Search:
                 kept = [number for number in range(len(steps)) if number not in out]
                 fewer = tuple(steps[number] for number in kept)
                 checked = self.confirmed(fewer, self.visited({"fewer": fewer}, self.processes, self.largest_first[::-1])["fewer"])
-                if checked.as_hot_as(seen):
+                if checked.as_hot_as(asked):
                     break
             else:
                 return steps, seen, self._gains(steps, found, range(len(steps)))

@@ -29,7 +29,8 @@ GRACE_SECONDS = 0.5
 
 def run_plan(session: Session, plan: WarmupPlan, rows: Batch, expected: Batch | None = None) -> WarmupResult:
     """Run every step; a step of n threads holds n of the session's slots at once, so each of them meets each shape.
-    On a session with fewer slots than that, as many threads run as there are slots.
+    On a session with fewer slots than that, as many threads run as there are slots. A last step of one thread runs once more than it says, in the
+    plan's own thread, and as often as it says in the thread that called.
 
     `rows` are the warm-up arrays the plan was made for, `expected` the recorded output of each row run alone (`record`). Raises Refused when
     the plan is of another engine or other rows, or reaches fewer slots than `session` has, TrialError when it takes longer than
@@ -68,7 +69,7 @@ class _Run:
                 begun = time.monotonic()
                 step = self.step(number)
                 self.where = step.where
-                if number + 1 == len(self.plan.steps):
+                if self.settles(number, step.threads):
                     step = dataclasses.replace(step, iterations=1)
                 self.retried += _with_retries(step, self.plan.retries)
                 _within(self.plan, step.where)
@@ -76,24 +77,31 @@ class _Run:
         except BaseException as error:
             self.error = error
 
-    def step(self, number: int, threads: int | None = None) -> _Step:
+    def settles(self, number: int, threads: int) -> bool:
+        """Whether a step is for the thread that called: the last one, of one thread."""
+        return number + 1 == len(self.plan.steps) and threads == 1
+
+    def step(self, number: int) -> _Step:
         step = self.plan.steps[number]
         chosen = {name: array[list(step.rows)] for name, array in self.rows.items()}
         batch = fit(chosen, self.session.engine.inputs, step.sizes)
-        threads = threads or min(step.threads, self.session.concurrency)
+        threads = min(step.threads, self.session.concurrency)
         where = f"step {number + 1} of {len(self.plan.steps)}: {_sizes(step)}, {threads} threads"
         return _Step(self.session, step, threads, step.iterations, batch, self.expected, where, self.plan.max_seconds, self.deadline, self.pace)
 
     def settle(self) -> None:
-        """The last step's iterations in the calling thread, which no other can stand in for: with other threads just gone, a kernel takes some 30 ms
-        until it runs a thread beside those of the runtime (ONNX Runtime: requests of 1.3 times their p50 until then, measured).
+        """A last step of one thread in the thread that called, which no other can stand in for: with other threads just gone, a kernel takes some
+        30 ms until it runs a thread beside those of the runtime (ONNX Runtime: requests of 1.3 times their p50 until then, measured).
 
         A runtime that hangs has shown it before: the step has run once in the plan's own thread.
         """
         if not self.plan.steps:
             return
-        last = self.step(len(self.plan.steps) - 1, threads=1)
-        self.retried += _with_retries(last, self.plan.retries)
+        begun, number = time.monotonic(), len(self.plan.steps) - 1
+        last = self.step(number)
+        if self.settles(number, last.threads):
+            self.retried += _with_retries(last, self.plan.retries)
+            self.seconds[-1] += time.monotonic() - begun
 
     def late(self) -> TrialError:
         return _late(self.where, self.plan.max_seconds)

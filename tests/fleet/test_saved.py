@@ -47,6 +47,25 @@ def test_a_new_controller_goes_on_where_the_last_one_ended(tmp_path: Path) -> No
     assert after.models["a"].selector.staked == before.models["a"].selector.staked > 0.0
 
 
+def test_who_was_followed_stays_though_another_is_ahead_by_less_than_a_cold_start(tmp_path: Path) -> None:
+    before, after = used(), Controller([ModelSpec("a")])
+    selector = before.models["a"].selector
+    selector.leader, selector.costs = 0, [400.0, *[500.0] * (len(selector.names) - 2), 100.0]
+    snapshot(before, START).save(tmp_path / "controller.json")
+    restore(after, tmp_path / "controller.json")
+    assert after.models["a"].selector.name == "conservative"
+
+
+def test_costs_at_another_price_are_not_taken(tmp_path: Path) -> None:
+    before, after = used(), Controller([ModelSpec("a")], price_s=5.0)
+    snapshot(before, START).save(tmp_path / "controller.json")
+    logged: list[str] = []
+    assert restore(after, tmp_path / "controller.json", lambda event, **_: logged.append(event)) == ["a"]
+    assert logged == ["costs_forgotten"]
+    assert (after.models["a"].selector.name, after.models["a"].selector.staked) == ("conservative", 0.0)
+    assert after.models["a"].habits.arrivals.to_bytes() == before.models["a"].habits.arrivals.to_bytes()
+
+
 def tear(data: dict[str, Any]) -> Any:
     return json.dumps(data)[:500]
 

@@ -83,6 +83,37 @@ def test_torn_foreign_and_linked_files_do_not_count(warm: subprocess.Popen[str],
     assert [found.pid for found in state.living(tmp_path)] == [warm.pid]
 
 
+def test_why_nothing_is_ready_tells_torn_from_gone(tmp_path: Path) -> None:
+    dead = start(tmp_path)
+    dead.kill()
+    dead.communicate()
+    (tmp_path / "process-1.json").write_text("{")
+    _, reason = state.readiness(tmp_path)
+    assert f"process-{dead.pid}.json is of a process that is gone; process-1.json cannot be read" in reason
+
+
+def test_a_bundle_that_is_not_there_is_said_where_nothing_is_warm(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="There is no bundle"):
+        state.readiness(tmp_path, tmp_path / "no such bundle")
+
+
+@pytest.mark.parametrize("module", ["fleet.main", "cli.main"])
+def test_a_reader_that_has_gone_is_no_fault_to_talk_about(module: str, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", module, "status", "--state", str(tmp_path), "--json"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("options", [["--queue", "-1"], ["--drain-seconds", "nan"], ["--drain-seconds", "-1"]])
+def test_a_number_that_cannot_be_is_a_usage_error(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", str(tmp_path), *options])
+    assert options[0] in capsys.readouterr().err
+
+
 def test_the_bundle_is_told_by_its_manifest(tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle/manifest.json").write_text("{}")

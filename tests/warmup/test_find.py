@@ -155,3 +155,36 @@ def test_runs_that_buy_nothing_are_not_taken_though_no_plan_is_hot(warmable: Any
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]))
     assert steps_of(plan) == [(1, 1, 1)]
     assert "that is not hot, and none of" in plan.found_by
+
+
+def seen(first: float, *ratios: float, seconds: float = 1.0) -> find.Seen:
+    """Three processes whose first request took `first` times their p50, and the first of each situation `ratios` times its like."""
+    met = tuple(
+        Met(Situation({"batch": 1 + place}, 1), {"batch": 1 + place}, (ratio,), (ratio, *[STEADY] * 9)) for place, ratio in enumerate([1.0, *ratios])
+    )
+    return find.Seen((Visit(met, ((first,), *[(STEADY,)] * 60), seconds),) * 3)
+
+
+def test_a_hot_plan_gives_way_to_hot_ones_alone() -> None:
+    assert not seen(1.16).as_hot_as(seen(1.13))
+    assert not seen(1.0, 1.4).as_hot_as(seen(1.0, 1.2))
+    assert seen(1.14, 1.2).as_hot_as(seen(1.0, 1.0))
+
+
+def test_where_none_is_hot_as_good_is_no_colder_and_about_as_quick() -> None:
+    assert seen(1.20).as_hot_as(seen(1.16))
+    assert not seen(1.30).as_hot_as(seen(1.16))
+    assert not seen(1.0, 1.4, 1.4).as_hot_as(seen(1.0, 1.4, 1.0))
+    assert seen(1.0, 1.4, 1.0).as_hot_as(seen(1.3, 1.4, 1.4))
+    assert seen(1.0).as_hot_as(seen(1.3))
+
+
+def test_the_quickest_hot_plan_is_taken_though_a_quicker_one_is_nearly_hot(warmable: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    search = find._Search(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]), tmp_path, 3, None)
+    hot, nearly = ((search.typical, 8),), ((search.typical, 2),)
+    figures = {repr(hot): seen(1.13, seconds=2.0), repr(nearly): seen(1.16, seconds=1.0)}
+    monkeypatch.setattr(search, "visited", lambda plans, *_: {name: figures.get(repr(steps), seen(1.16)) for name, steps in plans.items()})
+    taken, met, tried = search.repaired({"hot": hot, "nearly": nearly}, float("inf"))
+    assert (taken, met.hot) == (hot, True)
+    assert tried > 2
+    assert search.pruned(taken, met, float("inf"))[1].hot

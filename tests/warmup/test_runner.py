@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -125,6 +126,21 @@ def test_the_calling_thread_asks_last(warmable):
     run_plan(session, warmable.plan(iterations=1), warmable.rows)
     assert threads[-1] is threading.current_thread()
     assert threading.current_thread() not in threads[:-1]
+
+
+def test_the_last_step_runs_as_often_as_it_says_on_every_slot(warmable):
+    class Counting(RecordingSession):
+        def _infer(self, slot, inputs):
+            calls.append(slot)
+            return super()._infer(slot, inputs)
+
+    maker = warmable.maker(batches=[1], concurrency=[1, 2])
+    for callers, wanted in ((2, {0: 5, 1: 5}), (1, {0: 6})):  # one run more of a lone one, in the plan's own thread
+        calls = []
+        situation = next(each for each in maker.situations() if each.callers == callers)
+        result = run_plan(Counting(warmable.engine, 2), maker.plan([(situation, 5)], "by hand"), warmable.rows)
+        assert sorted(Counter(calls).values()) == sorted(wanted.values())
+        assert len(result.seconds_by_step) == 1
 
 
 def test_an_error_in_one_thread_is_what_is_raised(warmable):
