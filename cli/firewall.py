@@ -48,9 +48,7 @@ def compare_sources(
     from pipeline.progress import bar
 
     if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise ConfigError(
-            "One source is given twice", where="qwarm firewall", expected="different sources", got=", ".join(paths), next="name each once"
-        )
+        raise ConfigError("One source is given twice", where="qwarm firewall", expected="others", got=", ".join(paths), next="name each once")
     if page is not None and not os.access(Path(page).resolve().parent, os.W_OK):
         raise ConfigError("The page cannot be written", where=page, expected="a folder that exists and is writable", next="correct --report")
     sources = [guess(Path(path)) for path in paths]
@@ -228,9 +226,7 @@ def show_cost(json_output: bool) -> None:
 
 
 def firewall(
-    sources: Annotated[
-        list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders of pictures, or parquet, csv, json, npz files", callback=existing)
-    ] = None,
+    sources: Annotated[list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders or files of pictures, text or numbers", callback=existing)] = None,
     column: Annotated[list[str] | None, typer.Option(help="a column to compare, repeatable (default: pictures, else texts, else numbers)")] = None,
     group: Annotated[str | None, typer.Option(help="a column whose rows belong together: a patient, a video, a user")] = None,
     tolerance: Annotated[float, typer.Option(min=0, max=0.2, help="for numbers: relative difference that still counts as near")] = TOLERANCE,
