@@ -226,7 +226,9 @@ def show_cost(json_output: bool) -> None:
 
 
 def firewall(
-    sources: Annotated[list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders or files of pictures, text or numbers", callback=existing)] = None,
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders of pictures, or parquet, csv, json, npz files", callback=existing)
+    ] = None,
     column: Annotated[list[str] | None, typer.Option(help="a column to compare, repeatable (default: pictures, else texts, else numbers)")] = None,
     group: Annotated[str | None, typer.Option(help="a column whose rows belong together: a patient, a video, a user")] = None,
     tolerance: Annotated[float, typer.Option(min=0, max=0.2, help="for numbers: relative difference that still counts as near")] = TOLERANCE,
