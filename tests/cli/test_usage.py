@@ -34,6 +34,7 @@ def refused(*arguments: object) -> QwarmError:
     ("arguments", "named"),
     [
         ("build absent --target openvino-cpu --out o", "MODEL"),
+        ("lint absent --scheme cpu", "MODEL"),
         ("compare absent there --data there", "A"),
         ("compare there absent --data there", "B"),
         ("compare there there --data absent", "--data"),
