@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from calibration.graph import module_scope
-from pipeline.errors import QuantizeError
+from pipeline.errors import ConfigError
 from pipeline.macs import MULTIPLYING
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ NONE: Mapping[str, str] = MappingProxyType({})
 OPERATOR = re.compile(rf"\.?\b({'|'.join(MULTIPLYING)})(_\d+)?$")
 """What `graph.rename` appends to a torch module's path where the weight's name does not say the module."""
 KEY = "quantize.float_layers"
+SHOWN = 8
 
 
 def modules_of(model: onnx.ModelProto) -> dict[str, str]:
@@ -35,7 +36,7 @@ def modules_of(model: onnx.ModelProto) -> dict[str, str]:
 def resolve(model: onnx.ModelProto, names: Sequence[str], key: str = KEY) -> dict[str, str]:
     """`{node: reason}` for every multiplying node that `names` mean: a node, a torch module, or all of a module that holds others.
 
-    Raises QuantizeError naming the nearest known names for one that is none of these. `key`: where the names were given.
+    Raises ConfigError naming the nearest known names for one that is none of these. `key`: where the names were given.
     """
     modules = modules_of(model)
     found: dict[str, str] = {}
@@ -48,14 +49,15 @@ def resolve(model: onnx.ModelProto, names: Sequence[str], key: str = KEY) -> dic
     return found
 
 
-def _unknown(model: onnx.ModelProto, name: str, modules: Mapping[str, str], key: str) -> QuantizeError:
+def _unknown(model: onnx.ModelProto, name: str, modules: Mapping[str, str], key: str) -> ConfigError:
     known = dict.fromkeys([*modules, *(_outer(module, depth) for module in modules.values() for depth in range(module.count(".") + 1))])
     other = next((node.op_type for node in model.graph.node if node.name == name), None)
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
-    return QuantizeError(
+    return ConfigError(
         "There is no such layer",
         where=key,
-        expected=f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(list(known)[:8])}",
+        expected=f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(list(known)[:SHOWN])}{more}",
         got=f"{name}, a {other} that follows the layers around it" if other else name,
         next=f"name a {', '.join(MULTIPLYING)} node, or a torch module that holds one",
     )

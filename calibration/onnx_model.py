@@ -82,7 +82,10 @@ def _read(path: Path) -> onnx.ModelProto:
         if not model.graph.node:
             raise ValueError("no graph with nodes in it")
     except Exception as error:  # OSError, or protobuf's DecodeError, which has no public home
-        raise ModelError("A model cannot be read", where=str(path), expected="an ONNX file", got=f"{type(error).__name__}: {error}") from error
+        raise ModelError(
+            "A model cannot be read", where=str(path), expected="an ONNX file", got=f"{type(error).__name__}: {error}",
+            next="export or copy the model again: the file is cut short, or no ONNX",
+        ) from error  # fmt: skip
     return model
 
 
@@ -132,8 +135,9 @@ def axis_ranges(found: Described, sizes: Mapping[str, int], *, batch: AxisRange)
     """
     if unknown := sorted(set(sizes) - set(found.axes)):
         raise ConfigError(
-            "A size is given for an axis that the model does not have", where="--size", expected=f"{found.axes}", got=", ".join(unknown)
-        )
+            "A size is given for an axis that the model does not have", where="--size", expected=", ".join(found.axes) or "no axis",
+            got=", ".join(unknown), next="correct --size",
+        )  # fmt: skip
     ranges = {}
     for axis in found.axes:
         if axis in sizes:

@@ -12,7 +12,7 @@ import typer
 import yaml
 
 import engines
-from cli.options import pairs_of, sizes_of
+from cli.options import by_hand, existing, known_target, pairs_of, sizes_of
 from engines.caches import Store
 from engines.kept import build as build_engine
 from engines.variance import variance
@@ -35,10 +35,16 @@ def build_file(
     """
     from calibration.onnx_model import axis_ranges, describe, read_lean
 
-    if reason := engines.backend(target).unavailable(target):
-        raise TargetError(f"The target {target} cannot be built here", where=target, expected="its runtime and its hardware", got=reason)
+    if reason := engines.backend(known_target(target)).unavailable(target):
+        raise TargetError(
+            f"The target {target} cannot be built here", where=target, expected="its runtime and its hardware", got=reason,
+            next="build on a machine that has them; `qwarm doctor` says what can be built here",
+        )  # fmt: skip
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / "engine.json").is_file()):
-        raise ConfigError("The output is no folder of an engine", where=f"--out {out}", expected="a new folder, or an engine's", got="other files")
+        raise ConfigError(
+            "The output is no folder of an engine", where=f"--out {out}", expected="a new folder, or an engine's", got="other files",
+            next="give another --out, or remove what is there",
+        )  # fmt: skip
     weights = Scratch()
     proto = read_lean(model, weights.path)
     found = describe(proto)
@@ -52,7 +58,7 @@ def build_file(
         whole = Path(scratch) / "model.onnx"  # with its weights inside, up to 2 GiB, wherever the file keeps them
         save_model(proto, whole)
         del proto, weights
-        with bar(f"build {target}") as progress:
+        with by_hand(f"--setting {', '.join(settings or ())}", "correct --setting"), bar(f"build {target}") as progress:
             engine, state = build_engine(
                 whole, out, store=store, progress=progress, subject=f"{precision} engine of {target} from {model.resolve()}", **declared
             )
@@ -100,8 +106,18 @@ def describe_report(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _value(name: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        got = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            "A setting is not YAML", where=f"--setting {name}", expected="a value of YAML", got=got, next="correct --setting"
+        ) from error
+
+
 def build(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="an ONNX file, with Q/DQ for INT8")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="an ONNX file, with Q/DQ for INT8", callback=existing)],
     target: Annotated[str, typer.Option(help=", ".join(engines.targets()))],
     out: Annotated[Path, typer.Option(metavar="DIR", help="folder of the engine")],
     batch: Annotated[str, typer.Option(metavar="MIN,OPT,MAX", help="sizes of the batch axis")] = "1,8,16",
@@ -114,8 +130,10 @@ def build(
     """One engine with its caches. Exit 0, or the code of the one error."""
     numbers = batch.split(",")
     if len(numbers) != 3 or not all(number.isdecimal() and int(number) for number in numbers) or sorted(map(int, numbers)) != list(map(int, numbers)):
-        raise ConfigError("The batch sizes do not fit", where="--batch", expected="MIN,OPT,MAX, each 1 or more, in order", got=batch)
-    settings = {name: yaml.safe_load(text) for name, text in pairs_of(setting, "--setting", "NAME=VALUE").items()}
+        raise ConfigError(
+            "The batch sizes do not fit", where="--batch", expected="MIN,OPT,MAX, each 1 or more, in order", got=batch, next="correct --batch"
+        )
+    settings = {name: _value(name, text) for name, text in pairs_of(setting, "--setting", "NAME=VALUE").items()}
     report = build_file(
         model,
         target,

@@ -70,7 +70,9 @@ def prune(
     json_output: JSON = False,
 ) -> None:
     if max_gb is not None and not 0 <= max_gb < 1e9:
-        raise ConfigError("The size limit of the cache is no size", where="--max-gb", expected="gigabytes, 0 or more", got=str(max_gb))
+        raise ConfigError(
+            "The size limit of the cache is no size", where="--max-gb", expected="gigabytes, 0 or more", got=str(max_gb), next="correct --max-gb"
+        )
     store = Store()
     gone = store.prune(None if max_gb is None else int(max_gb * 1e9))
     _show(store, gone, f"{len(gone)} entries removed", json_output)

@@ -13,26 +13,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import sizes_of
-from pipeline.errors import ConfigError
+from cli.coldstart_report import describe
+from cli.options import existing, known_target, sizes_of
+from pipeline.errors import ConfigError, Refused
 from pipeline.records import AxisRange, Trial
 from pipeline.verdicts import Verdict
 
 if TYPE_CHECKING:
+    from pipeline.tensors import Batch, TensorSpec
     from warmup.misses import Misses
 
 BATCH = AxisRange(1, 1, 16)
 """Sizes that an ONNX file is built for where its batch axis is open."""
+FEWEST = 5
+"""Fewer processes bound nothing: `warmup.latency.trials_needed`."""
 RUNS, REQUESTS, DRAWS = 11, 60, 5
+OWN, ONLY_BUNDLES = "a bundle brings its own plan and rows", "only a bundle is signed"
+IDLE = {
+    "bundle": {
+        **dict.fromkeys(("plan", "data", "batch", "callers", "out"), OWN),
+        "size": "a bundle is built already",
+        "cold_pages": "a host reads every byte of a bundle before it loads it",
+        "layers": "only an engine folder or an ONNX file is profiled",
+    },
+    "engine": {**dict.fromkeys(("target", "size"), "an engine is built already"), **dict.fromkeys(("key", "allow_unsigned"), ONLY_BUNDLES)},
+    "model": dict.fromkeys(("key", "allow_unsigned"), ONLY_BUNDLES),
+    "plan": dict.fromkeys(("batch", "callers", "out"), "--plan says it, and none is searched"),
+}
+"""Options that have no meaning, and why, by what is measured."""
 MAX_SECONDS = 120.0
-SHOWN_WIDTH, LAYERS = 32, 5
 
 
 def of_engine(
     folder: Path,
     *,
+    rows: Batch,
+    said: str,
     plan: Path | None,
-    data: Path | None,
     batches: Sequence[int],
     callers: int,
     runs: int,
@@ -42,13 +59,13 @@ def of_engine(
 ) -> dict[str, Any]:
     """Measure the engine in `folder`; without `plan` the shortest one is found first, and written to `out` when that is given.
 
-    `data`: rows `{input: (N, ...)}` (.npz); without it they are made up. Raises ConfigError, RecordError, Refused, TargetError and TrialError.
+    `rows` are those of `rows_for`, and `said` is where they come from. Raises ConfigError, RecordError, Refused (a plan of another engine or of
+    other rows, before any process is started), TargetError and TrialError.
     """
     import numpy as np
 
-    from engines.onnx_file import probe
     from engines.stored import read_engine
-    from pipeline.arrays import read_arrays
+    from pipeline.digests import sha256_arrays
     from pipeline.progress import bar
     from pipeline.records import WarmupPlan
     from warmup.attribution import attribute
@@ -59,7 +76,6 @@ def of_engine(
 
     engine = read_engine(folder)
     with tempfile.TemporaryDirectory(prefix="qwarm-coldstart-") as scratch:
-        rows = read_arrays(data, what="Rows") if data else probe(engine.inputs, engine.shapes)
         rows_file = Path(scratch) / "rows.npz"
         np.savez(rows_file, allow_pickle=False, **dict(rows))
         if plan is None:
@@ -71,6 +87,12 @@ def of_engine(
             chosen.save(plan)
         else:
             chosen = WarmupPlan.load(plan, next="correct --plan")
+            for what, wanted, found in (("engine", engine.digest(), chosen.engine_sha256), ("set of rows", sha256_arrays(rows), chosen.rows_sha256)):
+                if wanted != found:
+                    raise Refused(
+                        f"The warm-up plan is of another {what}", where=f"--plan {plan}", expected=f"sha256 {wanted}", got=f"sha256 {found}",
+                        next="give the engine and the --data that it was found with, or leave out --plan: one is found then",
+                    )  # fmt: skip
         commands = {
             "cold": engine_command(folder, "cold", rows=rows_file, requests=REQUESTS, concurrency=chosen.concurrency),
             "warm": engine_command(folder, "warm", rows=rows_file, plan=plan, requests=REQUESTS),
@@ -84,7 +106,7 @@ def of_engine(
             with bar("coldstart: the runtime's own profiler") as report:
                 excess = attribute(folder, rows_file)
                 report(1, 1, "")
-    facts = {"target": engine.target, "rows": str(data) if data else "made up", "plan": f"{len(chosen.steps)} steps, {chosen.found_by}"}
+    facts = {"target": engine.target, "rows": said, "plan": f"{len(chosen.steps)} steps, {chosen.found_by}"}
     result = _result(facts, trials, misses(seen))
     return {**result, "excess": excess.to_json()} if excess else result
 
@@ -102,21 +124,47 @@ def of_bundle(folder: Path, *, target: str | None, key: Path | None, allow_unsig
     return _result({"target": found["target"], "rows": "the bundle's", "plan": "the bundle's"}, trials, ())
 
 
+def rows_for(inputs: tuple[TensorSpec, ...], shapes: Mapping[str, AxisRange], data: Path | None, batches: Sequence[int]) -> Batch:
+    """Rows `{input: (N, ...)}` of `data` (.npz), each of them checked, else made up.
+
+    Raises ConfigError, also for a batch size beyond `shapes`, DataError and RecordError.
+    """
+    from cli.rows import read_rows
+    from engines.onnx_file import probe
+    from warmup.plan import batch_axis
+
+    allowed = shapes[batch_axis(inputs)]
+    if wrong := [size for size in batches if not allowed.min <= size <= allowed.max]:
+        expected, got = f"{allowed.min} to {allowed.max}", ", ".join(map(str, wrong))
+        raise ConfigError("The engine does not take so many rows", where="--batch", expected=expected, got=got, next="correct --batch")
+    if data is None:
+        return probe(inputs, shapes)
+    if data.suffix != ".npz":
+        after = "save one array an input: numpy.savez(path, input=array)"
+        raise ConfigError("The rows are no .npz", where=f"--data {data}", expected="an .npz", got=data.name, next=after)
+    rows = read_rows(data, inputs, columns={}, preprocess=None, label=None, class_names=())
+    return rows.first(len(rows.ids))
+
+
 @contextlib.contextmanager
-def built(model: Path, target: str, sizes: Mapping[str, int]) -> Iterator[Path]:
-    """A folder with the engine of an ONNX file, built as `target` would deploy it. Raises as `qwarm lint` and the backend do."""
+def built(model: Path, target: str, sizes: Mapping[str, int], data: Path | None, batches: Sequence[int]) -> Iterator[tuple[Path, Batch]]:
+    """A folder with the engine of an ONNX file, built as `target` would deploy it, and its rows.
+
+    Raises as `rows_for`, `qwarm lint` and the backend do.
+    """
     from calibration.onnx_model import axis_ranges, describe, read_model
     from engines.once import build_once
 
     graph = read_model(model)
     found = describe(graph)
+    shapes = axis_ranges(found, sizes, batch=BATCH)
+    rows = rows_for(found.inputs, shapes, data, batches)
     precision = "int8" if any(node.op_type == "QuantizeLinear" for node in graph.graph.node) else "float32"
     with tempfile.TemporaryDirectory(prefix="qwarm-coldstart-") as scratch:
         build_once(
-            graph.SerializeToString(), target, inputs=found.inputs, outputs=found.outputs, shapes=axis_ranges(found, sizes, batch=BATCH),
-            folder=Path(scratch), precision=precision,
+            graph.SerializeToString(), target, inputs=found.inputs, outputs=found.outputs, shapes=shapes, folder=Path(scratch), precision=precision,
         )  # fmt: skip
-        yield Path(scratch) / "engine"
+        yield Path(scratch) / "engine", rows
 
 
 def _ladder(allowed: AxisRange) -> list[int]:
@@ -146,54 +194,20 @@ def _taken(trials: Sequence[Trial], variant: str) -> dict[str, float]:
     return {"peak_rss_mb": statistics.median(trial.peak_rss_mb for trial in mine), "cpu_ms": statistics.median(cpu)}
 
 
-def describe(result: Mapping[str, Any]) -> str:
-    """The result in lines for a person."""
-    lines = [f"{result['verdict']}: {result['target']}, plan: {result['plan']}; rows: {result['rows']}"]
-    for name in ("cold", "warm"):
-        found = result[name]
-        lines.append(
-            f"{name} ({found['processes']} fresh processes): steady p50 {found['steady_p50_ms']:.2f} ms, after {found['settles_after']} requests"
-        )
-        for request in found["leading"]:
-            interval = request["interval"]
-            bounds = f"{interval['low']:.2f} to {interval['high']:.2f}" if interval else f"no interval: {found['decide']}"
-            said = {"FAIL": "slow", "PASS": "not slow", "UNDECIDED": "undecided"}[request["verdict"]]
-            lines.append(f"  request {request['number']}: {request['ratio']:.2f} of the next ones ({bounds}), {request['excess_ms']:+.1f} ms: {said}")
-        lines += _waterfall(found["phase_ms"])
-        peak, cpu = found["peak_rss_mb"], found["cpu_ms"]
-        lines.append(f"  {peak:.0f} MB resident at most" + (f", {cpu:.0f} ms of processor time up to the last request" if cpu else ""))
-    for one in result["misses"]:
-        if one["ratio"] is None:
-            lines.append(f"{one['kind']}: not measured: {one['why']}")
-            continue
-        worst = f"; slowest: {', '.join(f'{axis} {size}' for axis, size in one['worst_sizes'].items())}" if one["worst_sizes"] else ""
-        lines.append(
-            f"{one['kind']}: {one['verdict']}: first over steady {one['ratio']:.2f}, {one['limit']:g} allowed, {one['requests']} requests{worst}"
-        )
-    if excess := result.get("excess"):
-        lines.append(f"inside the layers a cold first request takes {_more(excess['all_layers'])}, by the runtime's profiler:")
-        lines += [f"  {layer['layer'][:60]}: {_more(layer)}" for layer in excess["layers"][:LAYERS]]
-    return "\n".join(lines)
-
-
-def _more(layer: Mapping[str, Any]) -> str:
-    return f"{layer['first_ms']:.2f} ms, steady {layer['steady_ms']:.2f}"
-
-
-def _waterfall(phases: Mapping[str, float]) -> list[str]:
-    total, before, lines = sum(phases.values()), 0.0, []
-    for name, spent in phases.items():
-        start, width = (round(SHOWN_WIDTH * part / total) if total else 0 for part in (before, spent))
-        lines.append(f"  {name:<12}{' ' * start}{'█' * max(1, width)} {spent:.0f} ms")
-        before += spent
-    return lines
+def refuse_idle(context: typer.Context, *kinds: str) -> None:
+    """Raise ConfigError for an option on the command line that `IDLE` lists under one of `kinds`."""
+    for name, why in (item for kind in kinds for item in IDLE[kind].items()):
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"An option has no meaning here: {why}", where=option, expected="none", got=option, next=f"leave out {option}")
 
 
 def coldstart(
+    context: typer.Context,
     what: Annotated[Path, typer.Argument(metavar="ENGINE|MODEL.onnx|BUNDLE", help="an engine folder, an ONNX file, or a release bundle")],
-    runs: Annotated[int, typer.Option(min=2, help="fresh processes, each with and without the plan")] = RUNS,
-    plan: Annotated[Path | None, typer.Option(help="a warm-up plan for this engine and --data (default: the shortest is searched)")] = None,
-    data: Annotated[Path | None, typer.Option(help="rows by input name (.npz); default: made up within the inputs' types")] = None,
+    runs: Annotated[int, typer.Option(min=FEWEST, help="fresh processes, each with and without the plan")] = RUNS,
+    plan: Annotated[Path | None, typer.Option(help="a plan for this engine and --data (default: the shortest is found)", callback=existing)] = None,
+    data: Annotated[Path | None, typer.Option(help="rows by input name (.npz); default: made up within the inputs' types", callback=existing)] = None,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="a batch size to warm, repeatable (default: 1, 2, 4, ... and the largest)")] = None,
     callers: Annotated[int, typer.Option(min=1, help="requests inside the engine at once")] = 1,
     target: Annotated[str | None, typer.Option(help="for an ONNX file: what it is built for (default openvino-cpu); for a bundle: which one")] = None,
@@ -201,21 +215,32 @@ def coldstart(
     out: Annotated[Path | None, typer.Option(help="write the plan that was found")] = None,
     cold_pages: Annotated[bool, typer.Option("--cold-pages", help="drop the engine's files from the page cache before each process")] = False,
     layers: Annotated[bool, typer.Option("--layers", help="ask the runtime's own profiler which layers a cold request waits for")] = False,
-    key: Annotated[Path | None, typer.Option(help="for a bundle: the public key that must have signed it")] = None,
+    key: Annotated[Path | None, typer.Option(help="for a bundle: the public key that must have signed it", callback=existing)] = None,
     allow_unsigned: Annotated[bool, typer.Option("--allow-unsigned", help="for a bundle: go on without a key")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
-    """Does the first request take longer than the rest, and does a plan mend it? Exit 3 when requests behind it are slow, 4 when undecided."""
+    """Does the first request take longer than the rest, and does a plan mend it? Exit 3 when requests behind it are slow, 4 when undecided.
+
+    A bundle is measured with its own plan and rows: --target, --key, --allow-unsigned and --runs alone have a meaning there.
+    """
+    from engines.stored import RECORD, read_engine
+
+    idle = ["plan"] if plan else []
     measured = partial(
-        of_engine, plan=plan, data=data, batches=batch or (), callers=callers, runs=runs, out=out, cold_pages=cold_pages, layers=layers
-    )
+        of_engine, said=str(data) if data else "made up", plan=plan, batches=batch or (), callers=callers, runs=runs, out=out,
+        cold_pages=cold_pages, layers=layers,
+    )  # fmt: skip
     if (what / "manifest.json").is_file():
+        refuse_idle(context, "bundle")
         result = of_bundle(what, target=target, key=key, allow_unsigned=allow_unsigned, runs=runs)
-    elif (what / "engine.json").is_file():
-        result = measured(what)
+    elif (what / RECORD).is_file():
+        refuse_idle(context, "engine", *idle)
+        engine = read_engine(what)
+        result = measured(what, rows=rows_for(engine.inputs, engine.shapes, data, batch or ()))
     elif what.is_file():
-        with built(what, target or "openvino-cpu", sizes_of(size)) as folder:
-            result = measured(folder)
+        refuse_idle(context, "model", *idle)
+        with built(what, known_target(target or "openvino-cpu"), sizes_of(size), data, batch or ()) as (folder, rows):
+            result = measured(folder, rows=rows)
     else:
         expected = "a folder with engine.json or manifest.json, or an ONNX file"
         raise ConfigError("There is nothing to measure", where=str(what), expected=expected, got="neither", next="correct the path")

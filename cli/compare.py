@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from cli.options import pairs_of
+from cli.options import by_hand, existing, pairs_of
 from cli.rows import Rows, read_rows
 from pipeline.errors import ConfigError
 from pipeline.files import write_text
@@ -27,6 +27,7 @@ MIN_SQNR_DB = 10.0
 CHUNK = AxisRange(1, 8, 16)
 """Rows at once where a model leaves that open."""
 SHOWN = 5
+NO_LABELS = "name the labels with --label, or leave out the option"
 Run = Callable[[Batch], Mapping[str, np.ndarray]]
 
 
@@ -42,7 +43,9 @@ def compare_files(
     with _opened(first) as one, _opened(second) as two:
         if [(spec.name, spec.dtype) for spec in one.inputs] != [(spec.name, spec.dtype) for spec in two.inputs]:
             names = [", ".join(f"{spec.name} {spec.dtype}" for spec in side.inputs) for side in (one, two)]
-            raise ConfigError("The two models have other inputs", where=f"{first} and {second}", expected=names[0], got=names[1])
+            raise ConfigError(
+                "The two models have other inputs", where=f"{first} and {second}", expected=names[0], got=names[1], next="give two of one model"
+            )
         rows = read_rows(data, one.inputs, columns=columns or {}, preprocess=preprocess, label=label, class_names=class_names)
         outputs = [_run(side, rows) for side in (one, two)]
     labels = rows.labels()
@@ -108,7 +111,7 @@ def judge_drift(found: Breakdown, min_sqnr_db: float, max_drop: float | None) ->
     verdict = Verdict.FAIL if reasons else Verdict.PASS
     if max_drop is not None:
         if found.top1 is None:
-            raise ConfigError("There are no labels to be right about", where="--max-drop", expected="labels in the data", got="none")
+            raise ConfigError("There are no labels to be right about", where="--max-drop", expected="labels in the data", got="none", next=NO_LABELS)
         dropped = judge(Interval(found.top1.interval_low, found.top1.interval_high, 0.95), max_drop)
         if dropped is not Verdict.PASS:
             reasons.append(f"top-1 drops by {100 * found.top1.drop:.2f} points where at most {100 * max_drop:g} are allowed: {dropped.name}")
@@ -175,9 +178,9 @@ def _db(value: float | None) -> str:
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="the reference: an ONNX file, or an engine folder")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="what is held to it")],
-    data: Annotated[Path, typer.Option(help=".npz with an array an input (and `label`), or a data set")],
+    first: Annotated[Path, typer.Argument(metavar="A", help="the reference: an ONNX file, or an engine folder", callback=existing)],
+    second: Annotated[Path, typer.Argument(metavar="B", help="what is held to it", callback=existing)],
+    data: Annotated[Path, typer.Option(help=".npz with an array an input (and `label`), or a data set", callback=existing)],
     column: Annotated[list[str] | None, typer.Option(metavar="NAME=COLUMN", help="what --preprocess receives, from which column")] = None,
     preprocess: Annotated[str | None, typer.Option(help="file.py:function, one raw row to the model's inputs")] = None,
     label: Annotated[str | None, typer.Option(help="array or column of labels")] = None,
@@ -190,12 +193,15 @@ def compare(
     """How far is B from A: PASS (exit 0), FAIL (3, naming the layers) or UNDECIDED (4)? By output, class where there are labels, and channel."""
     from calibration.sources import load_class_names
 
-    names = load_class_names(classes, Path()) if classes else ()
+    with by_hand("--classes"):
+        names = load_class_names(classes, Path()) if classes else ()
     columns = pairs_of(column, "--column", "NAME=COLUMN")
     found, rows, lines = compare_files(first, second, data, columns=columns, preprocess=preprocess, label=label, class_names=names)
     if pairs is not None:
         if lines is None:
-            raise ConfigError("There are no labels to be right about", where=f"--pairs {pairs}", expected="labels in the data", got="none")
+            raise ConfigError(
+                "There are no labels to be right about", where=f"--pairs {pairs}", expected="labels in the data", got="none", next=NO_LABELS
+            )
         write_text(pairs, lines)
     verdict, reasons = judge_drift(found, min_sqnr_db, max_drop)
     layers, coarse = blamed_layers(first, second, rows) if verdict is Verdict.FAIL else ([], {})

@@ -23,7 +23,8 @@ def rows_of(sources: list[Path]) -> list[tuple[str, ...]]:
             found.update(tried.of_project(source))
         else:
             expected = "a bundle's folder, or a project's with evidence/"
-            raise ConfigError("There is no evidence", where=str(source), expected=expected, got="neither manifest.json nor evidence/")
+            got, after = "neither manifest.json nor evidence/", "correct the path; in a project, run `dvc repro`"
+            raise ConfigError("There is no evidence", where=str(source), expected=expected, got=got, next=after)
     return sorted(found)
 
 

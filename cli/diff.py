@@ -56,7 +56,7 @@ def _revision(name: str) -> Callable[[str], str]:
         found = False
     if not found or git("cat-file", "-e", f"{name}:params.yaml").returncode:
         expected = "a bundle's folder, a git revision with params.yaml, or . for the working tree"
-        raise ConfigError("There is nothing to compare", where=name, expected=expected, got=name)
+        raise ConfigError("There is nothing to compare", where=name, expected=expected, got=name, next="correct the name")
     return lambda path: git("show", f"{name}:{path}").stdout
 
 
@@ -112,7 +112,8 @@ def diff(
     found = changes.changes(before, after)
     if again:
         if not all((Path(name) / "manifest.json").is_file() for name in (first, second)):
-            raise ConfigError("Only bundles can be measured again", where="--measure", expected="two bundles' folders", got=f"{first}, {second}")
+            expected, way_out = "two bundles' folders", "leave out --measure"
+            raise ConfigError("Only bundles can be measured again", where="--measure", expected=expected, got=f"{first}, {second}", next=way_out)
         found += measure(Path(first), Path(second), runs)
     if json_output:
         typer.echo(json.dumps({"first": before.label, "second": after.label, "changes": [change.to_json() for change in found]}))

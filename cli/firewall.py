@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.options import existing
 from pipeline.errors import REFUSED, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def compare_sources(
     from pipeline.progress import bar
 
     if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise ConfigError("One source is given twice", where="qwarm firewall", expected="different sources", got=", ".join(paths))
+        raise ConfigError("One source is given twice", where="qwarm firewall", expected="others", got=", ".join(paths), next="name each once")
     if page is not None and not os.access(Path(page).resolve().parent, os.W_OK):
         raise ConfigError("The page cannot be written", where=page, expected="a folder that exists and is writable", next="correct --report")
     sources = [guess(Path(path)) for path in paths]
@@ -225,7 +226,9 @@ def show_cost(json_output: bool) -> None:
 
 
 def firewall(
-    sources: Annotated[list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders of pictures, or parquet, csv, json, npz files")] = None,
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="A B [C ...]", help="folders of pictures, or parquet, csv, json, npz files", callback=existing)
+    ] = None,
     column: Annotated[list[str] | None, typer.Option(help="a column to compare, repeatable (default: pictures, else texts, else numbers)")] = None,
     group: Annotated[str | None, typer.Option(help="a column whose rows belong together: a patient, a video, a user")] = None,
     tolerance: Annotated[float, typer.Option(min=0, max=0.2, help="for numbers: relative difference that still counts as near")] = TOLERANCE,
@@ -237,11 +240,13 @@ def firewall(
     """Say which rows of one data source are also in another: exactly, nearly, or through their group. Exit 3 when there is one."""
     if cost:
         if sources:
-            raise ConfigError("--cost takes no source", where="qwarm firewall --cost", expected="a pipeline's folder", got=" ".join(sources))
+            expected, after = "a pipeline's folder", "leave out the sources, or --cost"
+            raise ConfigError("--cost takes no source", where="qwarm firewall --cost", expected=expected, got=" ".join(sources), next=after)
         show_cost(json_output)
         return
     if not sources:
-        raise ConfigError("There is nothing to compare", where="qwarm firewall", expected="two or more sources (one is only checked)", got="none")
+        expected, after = "two or more sources (one is only checked)", "name files or folders"
+        raise ConfigError("There is nothing to compare", where="qwarm firewall", expected=expected, got="none", next=after)
     result = compare_sources(sources, columns=column or (), group=group, tolerance=tolerance, quarantine=quarantine, page=report)
     if json_output:
         typer.echo(json.dumps(result))

@@ -27,8 +27,9 @@ def gate_file(path: str | Path, max_drop: float, *, reference_column: str = REFE
     """
     if not 0 < max_drop < 1:
         raise ConfigError(
-            "The largest allowed drop is out of range", where="--max-drop", expected="a fraction between 0 and 1, such as 0.005", got=str(max_drop)
-        )
+            "The largest allowed drop is out of range", where="--max-drop", expected="a fraction between 0 and 1, such as 0.005", got=str(max_drop),
+            next="correct --max-drop",
+        )  # fmt: skip
     lost, gained, rows, right = count_pairs(Path(path), reference_column, candidate_column)
     from release import paired  # scipy takes 0.4 s, which `qwarm --help` need not wait for
 
@@ -52,8 +53,9 @@ def count_pairs(path: Path, reference_column: str, candidate_column: str) -> tup
     """(lost, gained, rows, rows the reference got right) of a CSV file; see `gate_file` for what is refused."""
     if reference_column == candidate_column:
         raise ConfigError(
-            "The two columns are the same one", where="--reference-column and --candidate-column", expected="two columns", got=reference_column
-        )
+            "The two columns are the same one", where="--reference-column and --candidate-column", expected="two columns", got=reference_column,
+            next="name another column",
+        )  # fmt: skip
     lost = gained = rows = right = 0
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -69,13 +71,17 @@ def count_pairs(path: Path, reference_column: str, candidate_column: str) -> tup
     except FileNotFoundError as error:
         raise ConfigError("There is no such file", where=str(path), expected="a CSV file", got="nothing", next="check the path") from error
     except UnicodeDecodeError as error:
-        raise DataError("The file is not text", where=str(path), expected="CSV in UTF-8", got=str(error)) from error
+        raise DataError("The file is not text", where=str(path), expected="CSV in UTF-8", got=str(error), next="save it as UTF-8") from error
     except csv.Error as error:
-        raise DataError("The file is not CSV", where=f"{path}, line {reader.line_num}", expected="comma-separated values", got=str(error)) from error
+        where, expected = f"{path}, line {reader.line_num}", "comma-separated values"
+        raise DataError("The file is not CSV", where=where, expected=expected, got=str(error), next="correct that line") from error
     except OSError as error:
-        raise DataError("The file cannot be read", where=str(path), expected="a readable CSV file", got=str(error)) from error
+        raise DataError(
+            "The file cannot be read", where=str(path), expected="a readable CSV file", got=str(error), next="correct the path"
+        ) from error
     if not rows:
-        raise DataError("The file holds no row", where=str(path), expected="a header and at least one row", got="a header only")
+        expected = "a header and at least one row"
+        raise DataError("The file holds no row", where=str(path), expected=expected, got="a header only", next="write one line a row")
     return lost, gained, rows, right
 
 
@@ -98,14 +104,16 @@ def _pair(cells: list[str], header: list[str], places: list[int], where: str) ->
             where=where,
             expected=f"{len(header)} cells",
             got=f"{len(cells)} cells" if cells else "an empty line",
+            next="correct that line",
         )
     values = []
     for place in places:
         value = VALUES.get(cells[place].strip())
         if value is None:
             raise DataError(
-                "A value is neither 0 nor 1", where=f"{where}, column {header[place]}", expected="0 (wrong) or 1 (right)", got=repr(cells[place])[:80]
-            )
+                "A value is neither 0 nor 1", where=f"{where}, column {header[place]}", expected="0 (wrong) or 1 (right)",
+                got=repr(cells[place])[:80], next="correct that line",
+            )  # fmt: skip
         values.append(value)
     return values[0], values[1]
 

@@ -34,7 +34,7 @@ def init(folder: str | Path, kind: str) -> dict[str, Any]:
     """
     final = Path(folder).absolute()
     if kind not in kinds():
-        raise ConfigError("There is no such starter", where="--kind", expected=" or ".join(kinds()), got=repr(kind))
+        raise ConfigError("There is no such starter", where="--kind", expected=" or ".join(kinds()), got=repr(kind), next="correct --kind")
     refuse_used(final)
     if shutil.which("git") is None:
         raise ConfigError("git is missing, and DVC needs it", where="qwarm init", expected="git on PATH", got="nothing", next="install git")
@@ -60,7 +60,9 @@ def refuse_used(folder: Path) -> None:
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir():
-        raise ConfigError("The starter needs a folder", where=str(folder), expected="a new or an empty folder", got="a file")
+        raise ConfigError(
+            "The starter needs a folder", where=str(folder), expected="a new or an empty folder", got="a file", next="name another folder"
+        )
     found = sorted(entry.name for entry in folder.iterdir())
     if found:
         raise ConfigError(
@@ -103,7 +105,8 @@ def make_repository(folder: Path) -> None:
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
         done = subprocess.run(["git", *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise ConfigError("git refuses", where=f"git {command[0]}", expected="a new repository", got=done.stderr.strip()[:300])
+            got, after = done.stderr.strip()[:300], "mend what git says, then run the same command again"
+            raise ConfigError("git refuses", where=f"git {command[0]}", expected="a new repository", got=got, next=after)
 
 
 def move_into(work: Path, final: Path) -> None:

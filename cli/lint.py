@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.lint_run import run_everywhere, unfit
-from cli.options import sizes_of
+from cli.options import existing, sizes_of
 from pipeline.errors import ConfigError, Refused
 from pipeline.records import AxisRange
 from pipeline.weights import Scratch
@@ -110,7 +110,7 @@ def describe_report(report: Mapping[str, Any]) -> str:
 
 
 def lint(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="an ONNX file with Q/DQ")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="an ONNX file with Q/DQ", callback=existing)],
     scheme: Annotated[str, typer.Option(help="tensorrt or cpu")],
     size: Annotated[list[str] | None, typer.Option(metavar="AXIS=N", help="size of a dynamic axis other than the batch; may be repeated")] = None,
     run: Annotated[bool, typer.Option(help="also build and run it where this machine can")] = True,

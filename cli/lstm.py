@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.options import existing
+
 HIDDEN, WINDOW, BATCH = 16, 96, 64
 
 
@@ -55,7 +57,10 @@ def train(traces: list[str], out: str, *, share: float = 0.5, epochs: int = 60, 
                 row.append([*inputs(count, usual, average)[0].tolist(), 0.0, 0.0, 0.0])
             rows += [row[start : start + WINDOW] for start in range(0, len(row) - WINDOW, WINDOW // 2)]
     if not rows:
-        raise DataError("The traces are too short to learn from", where=", ".join(traces), expected=f"{WINDOW} half-hours at least", got="fewer")
+        raise DataError(
+            "The traces are too short to learn from", where=", ".join(traces), expected=f"{WINDOW} half-hours at least", got="fewer",
+            next="give longer traces, or a larger --share",
+        )  # fmt: skip
     torch.manual_seed(seed)
     network = network_of(HIDDEN)
     data = torch.tensor(rows, dtype=torch.float32)
@@ -113,7 +118,7 @@ def exported(network: Any) -> bytes:
 
 
 def lstm(
-    traces: Annotated[list[str], typer.Argument(metavar="TRACES", help="CSV files: timestamp and count, or timestamp and model")],
+    traces: Annotated[list[str], typer.Argument(metavar="TRACES", help="CSV files: timestamp and count, or timestamp and model", callback=existing)],
     out: Annotated[str, typer.Option(metavar="FILE", help="the ONNX file to write")],
     share: Annotated[float, typer.Option(min=0.05, max=1.0, help="of each trace, from its start, that is learnt from")] = 0.5,
     epochs: Annotated[int, typer.Option(min=1, help="passes over it")] = 60,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import ConfigError, QwarmError, reader_gone, system_error
 
@@ -41,10 +42,11 @@ def run(arguments: list[str]) -> int:
 
     from cli.app import app
 
+    command: Any = get_command(app)
     try:
-        return get_command(app).main(arguments, prog_name="qwarm", standalone_mode=False) or 0
+        return command.main(arguments, prog_name="qwarm", standalone_mode=False) or 0
     except TyperException as error:
-        named = " ".join(["qwarm", *arguments[:1]]) if arguments and not arguments[0].startswith("-") else "qwarm"
+        named = " ".join(["qwarm", *(name for name in arguments[:1] if name in command.commands)])
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         raise ConfigError("The command line is wrong", where=named, got=message.rstrip("."), next=f"{named} --help") from None
 

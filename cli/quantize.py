@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibration.rounding.methods import EVERY, Calibration, Methods
-from cli.options import pairs_of, sizes_of
+from cli.options import existing, pairs_of, sizes_of
 from cli.quantize_report import SHOWN, describe, report
 from cli.quantize_search import searched
 from cli.rows import Rows, read_rows
@@ -146,16 +146,19 @@ def _check_asked(path: Path, out: Path, asked: Asked) -> None:
         (asked.scheme, SCHEMES, "--scheme"), (asked.method, tuple(PARAMETERS), "--method"), (asked.methods.rounding, ROUNDINGS, "--rounding"),
     ):  # fmt: skip
         if value not in known:
-            raise ConfigError(f"Unknown value of {option}", where=option, expected=" or ".join(known), got=value)
+            raise ConfigError(f"Unknown value of {option}", where=option, expected=" or ".join(known), got=value, next=f"correct {option}")
     if asked.max_drift is not None and not 0 < asked.max_drift < 1:
         raise ConfigError(
-            "The drift is no part of the output's power", where="--max-drift", expected="more than 0, less than 1", got=str(asked.max_drift)
-        )
+            "The drift is no part of the output's power", where="--max-drift", expected="more than 0, less than 1", got=str(asked.max_drift),
+            next="correct --max-drift",
+        )  # fmt: skip
     if asked.min_rows < 1:
-        raise ConfigError("There must be a calibration row", where="--min-rows", expected="1 or more", got=str(asked.min_rows))
+        raise ConfigError(
+            "There must be a calibration row", where="--min-rows", expected="1 or more", got=str(asked.min_rows), next="correct --min-rows"
+        )
     if out.is_dir() or out.resolve() == path.resolve():
         got = "a folder" if out.is_dir() else "the model itself"
-        raise ConfigError("The output is no file of its own", where=f"--out {out}", expected="a file to write", got=got)
+        raise ConfigError("The output is no file of its own", where=f"--out {out}", expected="a file to write", got=got, next="give another --out")
 
 
 def _refuse_quantized(model: onnx.ModelProto, path: Path) -> None:
@@ -219,7 +222,10 @@ def _lint(path: Path, scheme: str) -> None:
     errors = [each for each in lint(model, scheme, found, axis_ranges(found, sizes, batch=BATCH))[0] if each.severity == "error"]
     if errors:
         first = errors[0]
-        raise QuantizeError(f"The result is not fit for the scheme: {first.what}", where=first.node, expected=first.expected, got=first.got)
+        raise QuantizeError(
+            f"The result is not fit for the scheme: {first.what}", where=first.node, expected=first.expected, got=first.got,
+            next="leave the node in float with --float-layer, or quantize for the other scheme",
+        )  # fmt: skip
 
 
 def _refuse_far(record: QuantizedModel, ranges: Ranges, asked: Asked) -> None:
@@ -234,17 +240,17 @@ def _refuse_far(record: QuantizedModel, ranges: Ranges, asked: Asked) -> None:
 
 
 def quantize(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="a float ONNX file")],
-    calibration: Annotated[Path, typer.Option(help=".npz with an array an input, or a data set")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="a float ONNX file", callback=existing)],
+    calibration: Annotated[Path, typer.Option(help=".npz with an array an input, or a data set", callback=existing)],
     scheme: Annotated[str, typer.Option(help="tensorrt or cpu")],
     out: Annotated[Path, typer.Option(help="the Q/DQ model to write")],
     method: Annotated[str, typer.Option(help="how a range follows from the values: max, percentile, entropy, mse")] = METHOD,
     min_rows: Annotated[int, typer.Option(help="fewer calibration rows are refused")] = MIN_ROWS,
-    search: Annotated[Path | None, typer.Option(help="rows to judge the result on, apart from the calibration rows")] = None,
+    search: Annotated[Path | None, typer.Option(help="rows to judge the result on, apart from the calibration rows", callback=existing)] = None,
     column: Annotated[list[str] | None, typer.Option(metavar="NAME=COLUMN", help="what --preprocess receives, from which column")] = None,
     preprocess: Annotated[str | None, typer.Option(help="file.py:function, one raw row to the model's inputs")] = None,
     quarantine: Annotated[bool, typer.Option(help="leave out rows that are not finite, and list them")] = False,
-    ranges: Annotated[Path | None, typer.Option(help="ranges that --save-ranges wrote, for the same model and rows")] = None,
+    ranges: Annotated[Path | None, typer.Option(help="ranges that --save-ranges wrote, for the same model and rows", callback=existing)] = None,
     save_ranges: Annotated[Path | None, typer.Option(help="write the ranges")] = None,
     size: Annotated[list[str] | None, typer.Option(metavar="AXIS=N", help="size of a dynamic axis that the rows do not show")] = None,
     min_sqnr_db: Annotated[float, typer.Option(help="a result further from the float model is refused")] = MIN_SQNR_DB,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.options import existing
 from pipeline.errors import ConfigError
 
 HOURS = 3600.0
@@ -48,9 +49,10 @@ def replay_files(
     known = [*POLICIES, SELECTOR, ORACLE]
     for policy in policies:
         if policy not in known:
-            raise ConfigError("There is no such policy", where="--policy", expected=", ".join(known), got=policy)
+            raise ConfigError("There is no such policy", where="--policy", expected=", ".join(known), got=policy, next="correct --policy")
     if not 0.0 < price_s < 1e12 or thin < 1:
-        raise ConfigError("An option is out of range", where="--price-s and --thin", expected="above 0, and 1 or more", got=f"{price_s:g}, {thin}")
+        expected, got = "above 0, and 1 or more", f"{price_s:g}, {thin}"
+        raise ConfigError("An option is out of range", where="--price-s and --thin", expected=expected, got=got, next="correct the option")
     settings = read_settings(fleet) if fleet else None
     given = {spec.name: spec for spec in settings.models} if settings else {}
     cap = cap_mb if cap_mb is not None else settings.cap_mb if settings else None
@@ -60,7 +62,7 @@ def replay_files(
     for file in traces:
         for trace in read_traces(file):
             if trace.model in times:
-                raise ConfigError("Two traces are of one model", where=file, expected="each model once", got=trace.model)
+                raise ConfigError("Two traces are of one model", where=file, expected="each model once", got=trace.model, next="name one of them")
             times[trace.model], notes[trace.model] = trace.arrivals(1.0 / thin, seed), trace.notes
             start, end = min(start, float(trace.starts[0])), max(end, trace.end)
     specs = tuple(given.get(name, ModelSpec(name, weights_mb=size_mb, load_s=load_s)) for name in times)
@@ -117,7 +119,7 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def replay(
-    traces: Annotated[list[str], typer.Argument(metavar="TRACES", help="CSV files: timestamp and count, or timestamp and model")],
+    traces: Annotated[list[str], typer.Argument(metavar="TRACES", help="CSV files: timestamp and count, or timestamp and model", callback=existing)],
     policy: Annotated[list[str] | None, typer.Option(help="a policy to replay, several times for several (default: all)")] = None,
     price_s: Annotated[float, typer.Option(help="seconds of warm memory that a cold start is worth")] = 600.0,
     thin: Annotated[int, typer.Option(help="keep one request in so many, at random")] = 1,
@@ -125,9 +127,9 @@ def replay(
     load_s: Annotated[float, typer.Option(help="seconds that a load takes, for models that --fleet does not name")] = 4.0,
     size_mb: Annotated[float, typer.Option(help="memory of a warm model, for models that --fleet does not name")] = 100.0,
     cap_mb: Annotated[float | None, typer.Option(help="memory for all models together")] = None,
-    fleet: Annotated[str | None, typer.Option(help="JSON file of models with what their release measured")] = None,
+    fleet: Annotated[str | None, typer.Option(help="JSON file of models with what their release measured", callback=existing)] = None,
     plots: Annotated[str | None, typer.Option(metavar="DIR", help="write frontier.svg and timeline.svg there")] = None,
-    lstm: Annotated[str | None, typer.Option(metavar="FILE", help="a further part of forecasts: a file of `qwarm lstm`")] = None,
+    lstm: Annotated[str | None, typer.Option(metavar="FILE", help="a further part of forecasts: a file of `qwarm lstm`", callback=existing)] = None,
     statsforecast: Annotated[bool, typer.Option(help="a further part of forecasts: ETS (pip install statsforecast)")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cli.options import by_hand
 from pipeline.arrays import read_arrays
 from pipeline.digests import merkle_root, sha256_arrays
 from pipeline.errors import ConfigError, DataError
@@ -57,13 +58,13 @@ class Rows:
 
 def read_rows(
     path: Path, specs: Sequence[TensorSpec], *, columns: Mapping[str, str], preprocess: str | None, label: str | None, class_names: Sequence[str],
-    quarantine: bool = False,
+    quarantine: bool | None = None,
 ) -> Rows:  # fmt: skip
     """Open `path` and look at every row once: names, dtypes, shapes, finiteness.
 
     An .npz holds one array (N, ...) an input, and perhaps labels. Of a data set, `columns` maps what `preprocess` (`file.py:function`) receives to
     columns; without `preprocess` the inputs are columns. A row that is not finite is refused by number and input or, with `quarantine`,
-    left out and listed. Raises ConfigError or DataError.
+    left out and listed; None where a command leaves none out. Raises ConfigError, DataError or RecordError.
     """
     if path.suffix == ".npz":
         if preprocess or columns:
@@ -74,13 +75,12 @@ def read_rows(
         read = _from_dataset(path, specs, columns, preprocess, label, class_names)
     ids, digests, left_out = [], [], {}
     for row_id, inputs, _ in read():
-        _check(row_id, inputs, specs)
+        _check(f"{path}, row {row_id}", inputs, specs)
         if reason := _not_finite(inputs):
             if not quarantine:
-                raise DataError(
-                    "A row is not finite", where=f"{path}, row {row_id}, {reason[0]}", expected="finite numbers", got=reason[1],
-                    next="repair or remove the row, or leave such rows out with --quarantine",
-                )  # fmt: skip
+                after = "repair or remove the row" + (", or leave such rows out with --quarantine" if quarantine is not None else "")
+                where = f"{path}, row {row_id}, {reason[0]}"
+                raise DataError("A row is not finite", where=where, expected="finite numbers", got=reason[1], next=after)
             left_out[row_id] = f"{reason[0]}: {reason[1]}"
             continue
         ids.append(row_id)
@@ -125,30 +125,33 @@ def _from_dataset(
     from calibration.sources import LABEL, guess, open_rows
 
     wanted = dict(columns) or {spec.name: spec.name for spec in specs}
-    source = open_rows(guess(path), {**wanted, **({LABEL: label} if label else {})}, tuple(class_names) if label else ())
-    prepare = load_prepare(preprocess, Path())[0] if preprocess else None
+    with by_hand(f"--column, for {path}", "correct the path, --column or --label"):
+        source = open_rows(guess(path), {**wanted, **({LABEL: label} if label else {})}, tuple(class_names) if label else ())
+    with by_hand("--preprocess"):
+        prepare = load_prepare(preprocess, Path())[0] if preprocess else None
 
     def read() -> Iterator[One]:
-        for row in source.rows():
-            try:
-                inputs = dict(prepare(row.raw)) if prepare else dict(row.raw)
-            except Exception as error:  # the user's own code
-                got = f"{type(error).__name__}: {error}"
-                where, after = f"row {row.id}", "correct --preprocess, or the row in the source"
-                raise DataError("Preprocessing failed on a row", where=where, expected="the model's inputs", got=got, next=after) from error
-            yield row.id, inputs, row.label
+        with by_hand(f"--column, for {path}", "correct the row, --column or --label"):
+            for row in source.rows():
+                try:
+                    inputs = dict(prepare(row.raw)) if prepare else dict(row.raw)
+                except Exception as error:  # the user's own code
+                    got = f"{type(error).__name__}: {error}"
+                    where, after = f"{path}, row {row.id}", "correct --preprocess, or the row in the source"
+                    raise DataError("Preprocessing failed on a row", where=where, expected="the model's inputs", got=got, next=after) from error
+                yield row.id, inputs, row.label
 
     return read
 
 
-def _check(row_id: str, inputs: Mapping[str, Any], specs: Sequence[TensorSpec]) -> None:
+def _check(row: str, inputs: Mapping[str, Any], specs: Sequence[TensorSpec]) -> None:
     if set(inputs) != {spec.name for spec in specs}:
         expected, got = ", ".join(spec.name for spec in specs), ", ".join(map(str, inputs))
         after = "map columns to the inputs with --column INPUT=COLUMN, or return the inputs from --preprocess"
-        raise DataError("A row has other inputs than the model", where=f"row {row_id}", expected=expected, got=got, next=after)
+        raise DataError("A row has other inputs than the model", where=row, expected=expected, got=got, next=after)
     sizes: dict[str, int] = {}
     for spec in specs:
-        array, where = inputs[spec.name], f"row {row_id}, input {spec.name}"
+        array, where = inputs[spec.name], f"{row}, input {spec.name}"
         dtype = str(array.dtype) if isinstance(array, (np.ndarray, np.generic)) else type(array).__name__
         if dtype != spec.dtype:
             after = f"convert it: array.astype(numpy.{spec.dtype}), if that is what the model means"
@@ -193,5 +196,5 @@ def _stack(rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     shapes = [{name: array.shape for name, array in row.items()} for row in rows]
     if any(shape != shapes[0] for shape in shapes):
         got = str(next(shape for shape in shapes if shape != shapes[0]))
-        raise DataError("Rows have different shapes", where="one batch", expected=str(shapes[0]), got=got, next="pad or crop them in --preprocess")
+        raise DataError("Rows have different shapes", where="one batch", expected=str(shapes[0]), got=got, next="pad or crop them to one shape")
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -11,6 +11,8 @@ from fleet import __version__
 EPILOG = "Exit codes: 0 done or ready, 1 fault or not ready, 2 usage, 3 refused."
 
 
+FEWEST_REQUESTS = 5
+"""As in `warmup.latency`, which needs more than the standard library."""
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -45,7 +47,9 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     warm = command("warm", "Measure first request and steady state of a bundle on this machine, in fresh processes")
     engine_options(warm)
     warm.add_argument("--runs", type=positive, default=5, help="fresh processes, each with and without the plan (default: %(default)s)")
-    warm.add_argument("--requests", type=positive, default=50, help="requests a process, the first included, 5 at least (default: %(default)s)")
+    warm.add_argument(
+        "--requests", type=enough, default=50, help=f"requests a process, the first included, {FEWEST_REQUESTS} at least (default: %(default)s)"
+    )
 
     serve = command("serve", "Answer the Open Inference Protocol v2 over HTTP once the engine is warm")
     engine_options(serve)
@@ -106,4 +110,12 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
+
+
+def enough(text: str) -> int:
+    """Requests of a process that has a steady state."""
+    value = positive(text)
+    if value < FEWEST_REQUESTS:
+        raise argparse.ArgumentTypeError(f"{value} is not {FEWEST_REQUESTS} or more")
     return value

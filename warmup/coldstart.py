@@ -128,5 +128,5 @@ def _died(variant: str, command: list[str], got: str, stderr: str) -> TrialError
         where=" ".join(command),
         expected="one record as JSON on standard output",
         got="\n".join([got, *(f"    {line}" for line in last)]),
-        next="run that command by hand to see it fail alone",
+        next="mend what its last lines say, then run the same `qwarm` or `dvc` command again",
     )

@@ -16,7 +16,7 @@ from calibration.export import export
 from calibration.float_layers import activations_only, modules_of, resolve
 from calibration.variants import FITTED, NEAREST, Job, Rules, Variant, nearest, variants
 from pipeline.config import ModelConfig
-from pipeline.errors import QuantizeError
+from pipeline.errors import ConfigError
 from pipeline.loading import load_object
 from pipeline.tensors import Batch
 
@@ -75,7 +75,7 @@ def test_a_name_means_a_node_a_module_or_all_that_a_module_holds(net: Prepared) 
 
 @pytest.mark.parametrize(("name", "expected"), [("block.stm", "block.stem"), ("lst", "last"), ("zzz", "one of block.stem"), ("b", "a Clip")])
 def test_a_name_that_there_is_not_is_refused_with_the_nearest(net: Prepared, name: str, expected: str) -> None:
-    with pytest.raises(QuantizeError, match="There is no such layer") as caught:
+    with pytest.raises(ConfigError, match="There is no such layer") as caught:
         resolve(onnx.load(net.path), ["last", name])
     assert expected in str(caught.value)
     assert "quantize.float_layers" in str(caught.value)

@@ -92,13 +92,14 @@ def test_a_damaged_entry_is_named_and_pruned(tiny: ModuleType, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("build", "none.onnx", "--target", "openvino-cpu", "--out", "x"), 1, "There is no such model"),
-        (("build", "text.onnx", "--target", "openvino-cpu", "--out", "x"), 1, "cannot be read"),
-        (("build", "text.onnx", "--target", "abacus", "--out", "x"), 1, "openvino-cpu"),
+        (("build", "none.onnx", "--target", "openvino-cpu", "--out", "x"), 2, "MODEL none.onnx"),
+        (("build", "text.onnx", "--target", "openvino-cpu", "--out", "x"), 1, "cut short"),
+        (("build", "text.onnx", "--target", "abacus", "--out", "x"), 2, "correct --target"),
         (("build", "text.onnx", "--target", "openvino-cpu", "--out", "x", "--batch", "8,1"), 2, "MIN,OPT,MAX"),
         (("build", "text.onnx", "--target", "openvino-cpu", "--out", "x", "--batch", "8,4,16"), 2, "in order"),
-        (("build", "text.onnx", "--target", "openvino-cpu", "--out", "."), 2, "other files"),
-        (("build", "text.onnx", "--target", "tensorrt", "--out", "x"), 1, "tensorrt"),
+        (("build", "text.onnx", "--target", "openvino-cpu", "--out", "."), 2, "give another --out"),
+        (("build", "text.onnx", "--target", "openvino-cpu", "--out", "x", "--setting", "threads=[1"), 2, "--setting threads"),
+        (("build", "text.onnx", "--target", "tensorrt", "--out", "x"), 1, "qwarm doctor"),
         (("cache", "prune", "--max-gb", "-1"), 2, "--max-gb"),
     ],
 )
@@ -108,4 +109,15 @@ def test_bad_input_is_one_error(tmp_path: Path, arguments: tuple[str, ...], code
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+    assert "next:" in done.stderr
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(("setting", "got"), [("thread=1", "thread"), ("threads=0", "0")])
+def test_a_setting_that_does_not_fit_names_the_option(tiny: ModuleType, tmp_path: Path, setting: str, got: str) -> None:
+    model = tiny.conv_net(tmp_path / "int8.onnx", scheme=engines.backend(HERE[0]).SCHEMES[HERE[0]][0])
+    done = qwarm(tmp_path, "build", str(model), "--target", HERE[0], "--out", "x", "--setting", setting, "--json")
+    assert done.returncode == 2
+    error = json.loads(done.stdout)
+    assert (error["where"], error["got"], error["next"]) == (f"--setting {setting.partition('=')[0]}", got, "correct --setting")
+    assert "params.yaml" not in done.stderr

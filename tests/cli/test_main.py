@@ -47,7 +47,9 @@ def test_help_lists_every_command() -> None:
 
 
 def test_wrong_usage_is_exit_2() -> None:
-    assert qwarm("nonsense").returncode == 2
+    unknown = qwarm("nonsense")
+    assert unknown.returncode == 2
+    assert "next:     qwarm --help\n" in unknown.stderr
     assert qwarm("gate").returncode == 2
 
 

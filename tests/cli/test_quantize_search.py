@@ -43,7 +43,7 @@ def test_a_named_layer_stays_in_float(files: tuple[Path, Path], tmp_path: Path) 
 
 
 def test_a_layer_that_there_is_not_is_named_with_the_nearest(files: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(QuantizeError, match="did you mean stem") as caught:
+    with pytest.raises(ConfigError, match="did you mean stem") as caught:
         quantize_file(*files, tmp_path / "int8.onnx", Asked("cpu", float_layers=("stme",)))
     assert "--float-layer" in str(caught.value)
     assert not (tmp_path / "int8.onnx").exists()
