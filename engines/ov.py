@@ -17,13 +17,10 @@ variants interleaved in one process):
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import io
 import os
 import platform as host
-import sys
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +33,7 @@ from engines import ov_levels
 from engines.building import THREADS, asked_threads, only_known, record, refuse_misfit, refuse_other_tensors, start
 from engines.contract import NO_SETTINGS, Progress, Session, silent
 from engines.onnx_file import ModelFile, probe, same_outputs
+from engines.ov_import import openvino_module
 from engines.stored import verified_bytes
 from pipeline.errors import ModelError, TargetError
 from pipeline.files import replacing_folder
@@ -61,7 +59,6 @@ MULTIPLYING_LAYERS = frozenset(
 )
 CONVERTING_LAYERS = frozenset({"Convert", "FakeQuantize", "Reorder"})
 PRECISION_NAMES = {"i8": executed.INT8, "u8": executed.INT8, "f32": "FP32", "bf16": "BF16", "f16": "FP16"}
-_FIRST_TENSOR = threading.Lock()
 
 
 def unavailable(target: str) -> str | None:  # noqa: ARG001
@@ -156,7 +153,7 @@ def exported(
     file: ModelFile, batch: Batch, outputs: tuple[TensorSpec, ...], model: Path
 ) -> tuple[bytes, dict[str, np.ndarray], dict[str, np.ndarray], Any]:
     """The blob of an ONNX model, what the compiled and the imported one give for `batch`, and the imported one. Raises ModelError."""
-    core = _module().Core()
+    core = openvino_module().Core()
     try:
         compiled = core.compile_model(core.read_model(file.path if file.side else io.BytesIO(file.content)), "CPU", SETTINGS)
         blob = compiled.export_model().getvalue()
@@ -230,7 +227,7 @@ class OpenVINOSession(Session):
     def __init__(self, engine: Engine, compiled: Any, concurrency: int) -> None:
         super().__init__(engine, [compiled.create_infer_request() for _ in range(concurrency)])
         self._compiled: Any = compiled
-        self._tensor: Any = _module().Tensor
+        self._tensor: Any = openvino_module().Tensor
         self._ports = {spec.name: compiled.output(spec.name) for spec in engine.outputs}
         self._settings = {name: _setting(compiled.get_property(name)) for name in READ_BACK}
         for name, wanted in _properties(engine).items():
@@ -262,25 +259,7 @@ class OpenVINOSession(Session):
 def _openvino(target: str) -> Any:
     if reason := unavailable(target):
         raise TargetError(f"The target {target} cannot run here", where=target, expected="its runtime installed", got=reason)
-    return _module()
-
-
-@functools.cache
-def _module() -> Any:
-    """OpenVINO without its telemetry, and ready for threads.
-
-    Telemetry forks a child that tries to reach the network: it would disturb the timings and inherit a server's socket.
-
-    Two threads that make a process's first `Tensor` together can deadlock (seen in 6 of 25 processes): in the binding's first use of numpy
-    one thread waits for a C++ static's guard while it holds the GIL, and the other for the GIL while it holds the guard. One tensor made
-    here, before there is a session, is that first use (then 0 of 125 processes).
-    """
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None makes its import fail, which OpenVINO tolerates
-    import openvino
-
-    with _FIRST_TENSOR:
-        openvino.Tensor(np.zeros(1, np.float32), shared_memory=True)
-    return openvino
+    return openvino_module()
 
 
 def _run_once(compiled: Any, batch: Batch, outputs: tuple[TensorSpec, ...]) -> dict[str, np.ndarray]:
