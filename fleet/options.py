@@ -46,9 +46,12 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
 
     warm = command("warm", "Measure first request and steady state of a bundle on this machine, in fresh processes")
     engine_options(warm)
-    warm.add_argument("--runs", type=positive, default=5, help="fresh processes, each with and without the plan (default: %(default)s)")
+    warm.add_argument("--runs", type=at_least(1), default=5, help="fresh processes, each with and without the plan (default: %(default)s)")
     warm.add_argument(
-        "--requests", type=enough, default=50, help=f"requests a process, the first included, {FEWEST_REQUESTS} at least (default: %(default)s)"
+        "--requests",
+        type=at_least(FEWEST_REQUESTS),
+        default=50,
+        help=f"requests a process, the first included, {FEWEST_REQUESTS} at least (default: %(default)s)",
     )
 
     serve = command("serve", "Answer the Open Inference Protocol v2 over HTTP once the engine is warm")
@@ -56,9 +59,9 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     state_option(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
     serve.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: %(default)s)")
-    serve.add_argument("--concurrency", type=positive, help="requests inside the engine at once (default, and most: what the plan warms)")
-    serve.add_argument("--queue", type=none_or_more, default=64, help="requests that may wait; more get 503 (default: %(default)s)")
-    serve.add_argument("--connections", type=positive, default=256, help="open connections that are served at once (default: %(default)s)")
+    serve.add_argument("--concurrency", type=at_least(1), help="requests inside the engine at once (default, and most: what the plan warms)")
+    serve.add_argument("--queue", type=at_least(0), default=64, help="requests that may wait; more get 503 (default: %(default)s)")
+    serve.add_argument("--connections", type=at_least(1), default=256, help="open connections that are served at once (default: %(default)s)")
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="debug logs each request (default: info)")
     serve.add_argument("--drain-seconds", type=seconds, default=30.0, help="most time for running requests after SIGTERM (default: %(default)s)")
 
@@ -89,12 +92,16 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     return parser
 
 
-def none_or_more(text: str) -> int:
-    """An argument that counts something that may be absent."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is not 0 or more")
-    return value
+def at_least(low: int) -> Callable[[str], int]:
+    """An argument that counts something of which `low` are needed."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{value} is not {low} or more")
+        return value
+
+    return number
 
 
 def seconds(text: str) -> float:
@@ -102,20 +109,4 @@ def seconds(text: str) -> float:
     value = float(text)
     if not 0.0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, 0 or more")
-    return value
-
-
-def positive(text: str) -> int:
-    """An argument that counts something."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value
-
-
-def enough(text: str) -> int:
-    """Requests of a process that has a steady state."""
-    value = positive(text)
-    if value < FEWEST_REQUESTS:
-        raise argparse.ArgumentTypeError(f"{value} is not {FEWEST_REQUESTS} or more")
     return value

@@ -198,8 +198,7 @@ class _Search:
         gains: tuple[StepGain, ...] = ()
         asked = seen
         while True:
-            again = self.seconds_each * FEW * (len(steps) + 1) if gains else 0.0
-            if gains and time.monotonic() + again > deadline:
+            if gains and time.monotonic() + self.seconds_each * FEW * (len(steps) + 1) > deadline:
                 return steps, seen, gains
             without = {f"without {number}": steps[:number] + steps[number + 1 :] for number in range(len(steps))}
             found = self.visited({"whole": steps, **without}, FEW, self.largest_first[::-1])
