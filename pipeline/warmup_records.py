@@ -30,7 +30,8 @@ class WarmupStep(Record):
 class StepGain(Record):
     """What a step of a plan buys: where `step` is left out, the first request of the situation `slowed` takes `without_ms` instead of `with_ms`.
 
-    It is the situation that loses most. Medians over fresh processes. `seconds`: what the step takes.
+    It is the situation that loses most. Medians over fresh processes. `seconds`: what the step takes. Of a step in rounds that all sizes take in
+    turn: where all rounds are left out, what its own size loses.
     """
 
     step: Situation

@@ -85,6 +85,42 @@ def test_nothing_cold_needs_one_request(warmable: Any, monkeypatch: pytest.Monke
     assert steps_of(find_plan(warmable.folder, warmable.rows_file, warmable.maker())) == [(1, 1, 1)]
 
 
+def changes_settle(batch: int, _callers: int, ran: list[tuple[int, int]]) -> float:
+    """A size costs 40 at first, and a change to it 1.25 until there were two."""
+    sizes = [size for size, _ in ran]
+    if batch not in sizes:
+        return 40.0
+    changed = sum(size == batch and before != batch for before, size in zip([0, *sizes], sizes, strict=False))
+    return 1.25 if changed < 2 and sizes[-1] != batch else STEADY
+
+
+def test_changes_that_settle_when_a_size_was_met_again_get_a_round_of_all_sizes(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Simulated(changes_settle, monkeypatch)
+    plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker())
+    assert steps_of(plan) == [(8, 2, 1), (4, 2, 1), (8, 1, 1), (4, 1, 1), (1, 1, 1)]
+    assert [(gain.step, gain.with_ms, gain.without_ms) for gain in plan.gains[2:4]] == [
+        (Situation({"batch": size}, 1), STEADY, 1.25) for size in (8, 4)
+    ]
+    assert plan.found_by.startswith("search: first request 1.00 of p50")
+
+
+@pytest.mark.parametrize(("sizes", "needed", "rounds"), [([1, 2, 4, 8], 3, 1), ([1, 8], 1, 2)])
+def test_rounds_double_a_plan_at_most(
+    warmable: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sizes: list[int], needed: int, rounds: int
+) -> None:
+    search = find._Search(warmable.folder, warmable.rows_file, warmable.maker(batches=sizes, concurrency=[1]), tmp_path, 3, None)
+    asked: list[find.Steps] = []
+    monkeypatch.setattr(search, "visited", lambda plans, *_: asked.extend(plans.values()) or dict.fromkeys(plans, seen(1.0)))
+    steps = ((search.largest_first[0], needed), (search.typical, 1))
+    assert search.rounded(steps, seen(1.0), (), float("inf"))[0] == steps
+    (whole, longer) = asked
+    assert whole == steps
+    assert longer[1:-1] == tuple((situation, 1) for situation in search.largest_first[:-1]) * rounds
+    asked.clear()
+    search.rounded(steps, seen(1.0), (), 0.0)
+    assert asked == []
+
+
 def test_what_never_settles_is_said_and_ends(warmable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = Simulated(lambda _batch, _callers, ran: 0.9 ** len(ran), monkeypatch)
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker(batches=[1], concurrency=[1]), processes=1)
@@ -99,6 +135,7 @@ def test_where_no_plan_is_hot_what_buys_nothing_is_left_out_all_the_same(warmabl
             return 0.8 ** ran.count((4, callers))
         return STEADY if batch in {size for size, _ in ran} else 40.0
 
+    monkeypatch.setattr(find, "ROUNDS", 0)
     Simulated(one_size_never_settles, monkeypatch)
     plan = find_plan(warmable.folder, warmable.rows_file, warmable.maker())
     assert "that is not hot, and none of" in plan.found_by
