@@ -42,7 +42,7 @@ from pipeline.progress import bar
 from pipeline.records import AxisRange, Engine, Situation, TensorSpec, Trial, WarmupPlan
 from warmup import latency
 from warmup.coldstart import child_environment, engine_command, fresh, visit_command
-from warmup.find import OPENING, PROCESSES, Seen, Steps, find_plan
+from warmup.find import CONFIRMING, OPENING, PROCESSES, Seen, Steps, find_plan
 from warmup.misses import draw
 from warmup.plan import Maker
 from warmup.visit import Visit
@@ -184,7 +184,9 @@ class Variant:
             for place, (name, steps) in enumerate(self.exhaustive().items()):
                 report(place, len(self.exhaustive()), name)
                 self.maker.plan(steps, "the exhaustive search").save(self.folder / f"{name}.json")
-                for number in range(PROCESSES):
+                for number in range(PROCESSES + CONFIRMING):  # the finder's own rule: a plan that may be hot by few is judged by more
+                    if number == PROCESSES and not self.seen(name).may_be_hot:
+                        break
                     if not self.sampled(name, number, deadline, order):
                         return False
                 if self.seen(name).hot:

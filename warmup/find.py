@@ -230,10 +230,12 @@ class _Search:
             steps, seen = fewer, checked
 
     def rounded(self, steps: Steps, seen: Seen, gains: tuple[StepGain, ...], deadline: float) -> tuple[Steps, Seen, tuple[StepGain, ...]]:
-        """Before the last step, all sizes in turn, a few times: kept where first requests are quicker for it. They may double the plan at most."""
+        """Before the last step, all sizes in turn, a few times, where first requests together are slower than one may be: kept where they are
+        quicker for it. Rounds may double the plan at most."""
         turn = tuple((situation, 1) for situation in self.largest_first[:-1] if situation.callers == 1)
         rounds = min(ROUNDS, sum(count for _, count in steps) // max(1, len(turn)))
-        if not turn or not rounds or time.monotonic() + self.seconds_each * 2 * CONFIRMING > deadline:
+        late = time.monotonic() + self.seconds_each * 2 * CONFIRMING > deadline
+        if not turn or not rounds or late or seen.first_over_steady <= FIRST:
             return steps, seen, gains
         longer = (*steps[:-1], *turn * rounds, steps[-1])
         found = self.visited({"whole": steps, "rounds": longer}, CONFIRMING, self.largest_first[::-1])

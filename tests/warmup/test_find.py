@@ -111,13 +111,14 @@ def test_rounds_double_a_plan_at_most(
     search = find._Search(warmable.folder, warmable.rows_file, warmable.maker(batches=sizes, concurrency=[1]), tmp_path, 3, None)
     asked: list[find.Steps] = []
     monkeypatch.setattr(search, "visited", lambda plans, *_: asked.extend(plans.values()) or dict.fromkeys(plans, seen(1.0)))
-    steps = ((search.largest_first[0], needed), (search.typical, 1))
-    assert search.rounded(steps, seen(1.0), (), float("inf"))[0] == steps
+    steps, changing = ((search.largest_first[0], needed), (search.typical, 1)), seen(1.0, *[1.5] * (len(sizes) - 1))
+    assert search.rounded(steps, changing, (), float("inf"))[0] == steps
     (whole, longer) = asked
     assert whole == steps
     assert longer[1:-1] == tuple((situation, 1) for situation in search.largest_first[:-1]) * rounds
     asked.clear()
-    search.rounded(steps, seen(1.0), (), 0.0)
+    search.rounded(steps, changing, (), 0.0)  # no time
+    search.rounded(steps, seen(1.2, *[1.1] * (len(sizes) - 1)), (), float("inf"))  # what is slow is no change of size
     assert asked == []
 
 
