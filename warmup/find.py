@@ -100,6 +100,11 @@ class Seen:
             return self.hot
         return all(one in other.cold() for one in self.cold()) and (not self.slow() or self.first_ms(0) <= SAME * other.first_ms(0))
 
+    def changes_better_than(self, other: Seen) -> bool:
+        """All first requests together take surely less, no situation is cold that is not so behind `other`, and the very first is about as quick."""
+        colder = [one for one in self.cold() if one not in other.cold()] or self.first_ms(0) > SAME * other.first_ms(0)
+        return not colder and self.first_over_steady <= BUYS * other.first_over_steady
+
     def said(self) -> str:
         worst = max(statistics.median(one.ratio for one in met) for met in zip(*(visit.met for visit in self.visits), strict=True))
         return f"first request {self.first_over_p50:.2f} of p50, the slowest first of a situation {worst:.2f} of its like"
@@ -231,23 +236,27 @@ class _Search:
 
     def rounded(self, steps: Steps, seen: Seen, gains: tuple[StepGain, ...], deadline: float) -> tuple[Steps, Seen, tuple[StepGain, ...]]:
         """Before the last step, all sizes in turn, a few times, where first requests together are slower than one may be: kept where they are
-        quicker for it. Rounds may double the plan at most."""
+        quicker for it. They are time too, which is what the last step's iterations are: a quarter of these is taken where that is as hot.
+        Rounds may double the plan at most."""
         turn = tuple((situation, 1) for situation in self.largest_first[:-1] if situation.callers == 1)
         rounds = min(ROUNDS, sum(count for _, count in steps) // max(1, len(turn)))
-        late = time.monotonic() + self.seconds_each * 2 * CONFIRMING > deadline
+        late = time.monotonic() + self.seconds_each * 3 * CONFIRMING > deadline
         if not turn or not rounds or late or seen.first_over_steady <= FIRST:
             return steps, seen, gains
-        longer = (*steps[:-1], *turn * rounds, steps[-1])
-        found = self.visited({"whole": steps, "rounds": longer}, CONFIRMING, self.largest_first[::-1])
-        whole, behind = found["whole"], found["rounds"]
-        colder = [one for one in behind.cold() if one not in whole.cold()] or behind.first_ms(0) > SAME * whole.first_ms(0)
-        if colder or behind.first_over_steady > BUYS * whole.first_over_steady:
+        last, order = steps[-1][1], self.largest_first[::-1]
+        counts = {"fewer": last // 4, "rounds": last} if last >= 4 else {"rounds": last}
+        plans = {name: (*steps[:-1], *turn * rounds, (self.typical, count)) for name, count in counts.items()}
+        found = self.visited({"whole": steps, **plans}, CONFIRMING, order)
+        whole = found["whole"]
+        better = [name for name in plans if found[name].changes_better_than(whole) and (name == "rounds" or found[name].as_hot_as(whole))]
+        if not better:
             return steps, seen, gains
-        spent = max(0.0, behind.seconds - whole.seconds) / (rounds * len(turn))
-        order = self.largest_first[::-1]
+        longer, behind = plans[better[0]], found[better[0]]
+        spent = max(0.0, found["rounds"].seconds - whole.seconds) / (rounds * len(turn))
         firsts = [(situation, order.index(situation)) for situation, _ in turn]
         bought = [StepGain(each, 1, each, behind.first_ms(place), whole.first_ms(place), spent) for each, place in firsts] * rounds
-        return longer, behind, (*gains[:-1], *bought, *gains[-1:])
+        ends = [dataclasses.replace(gain, iterations=longer[-1][1]) for gain in gains[-1:]]
+        return longer, behind, (*gains[:-1], *bought, *ends)
 
     def _gains(self, steps: Steps, found: Mapping[str, Seen], kept: Sequence[int]) -> tuple[StepGain, ...]:
         whole, order, gains = found["whole"], self.largest_first[::-1], []

@@ -104,6 +104,19 @@ def test_changes_that_settle_when_a_size_was_met_again_get_a_round_of_all_sizes(
     assert plan.found_by.startswith("search: first request 1.00 of p50")
 
 
+@pytest.mark.parametrize(("needed", "left"), [(4, 1), (8, 2), (16, 16)])
+def test_rounds_stand_in_for_runs_of_the_last_step(warmable: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, needed: int, left: int) -> None:
+    """Where what makes the typical request quick is the number of requests before it, whatever they are."""
+    search = find._Search(warmable.folder, warmable.rows_file, warmable.maker(batches=[1, 4, 8], concurrency=[1]), tmp_path, 3, None)
+    Simulated(lambda batch, callers, ran: max(changes_settle(batch, callers, ran), STEADY if len(ran) >= needed else 1.2), monkeypatch)
+    steps = (*((situation, 1) for situation in search.largest_first[:-1]), (search.typical, needed))
+    whole = search.visited({"whole": steps}, 1, search.largest_first[::-1])["whole"]
+    gain = find.StepGain(*steps[-1], search.typical, STEADY, 1.2, 1.0)
+    taken, met, gains = search.rounded(steps, whole, (gain,), float("inf"))
+    assert (taken[-1], met.hot) == ((search.typical, left), True)
+    assert [bought.iterations for bought in gains] == [1] * (len(taken) - 3) + [left]
+
+
 @pytest.mark.parametrize(("sizes", "needed", "rounds"), [([1, 2, 4, 8], 3, 1), ([1, 8], 1, 2)])
 def test_rounds_double_a_plan_at_most(
     warmable: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sizes: list[int], needed: int, rounds: int
@@ -113,8 +126,8 @@ def test_rounds_double_a_plan_at_most(
     monkeypatch.setattr(search, "visited", lambda plans, *_: asked.extend(plans.values()) or dict.fromkeys(plans, seen(1.0)))
     steps, changing = ((search.largest_first[0], needed), (search.typical, 1)), seen(1.0, *[1.5] * (len(sizes) - 1))
     assert search.rounded(steps, changing, (), float("inf"))[0] == steps
-    (whole, longer) = asked
-    assert whole == steps
+    assert asked[0] == steps
+    longer = asked[-1]
     assert longer[1:-1] == tuple((situation, 1) for situation in search.largest_first[:-1]) * rounds
     asked.clear()
     search.rounded(steps, changing, (), 0.0)  # no time
