@@ -236,8 +236,8 @@ class _Search:
 
     def rounded(self, steps: Steps, seen: Seen, gains: tuple[StepGain, ...], deadline: float) -> tuple[Steps, Seen, tuple[StepGain, ...]]:
         """Before the last step, all sizes in turn, a few times, where first requests together are slower than one may be: kept where they are
-        quicker for it. They are time too, which is what the last step's iterations are: a quarter of these is taken where that is as hot.
-        Rounds may double the plan at most."""
+        quicker for it. They are time too, which is what the last step's iterations are: a quarter of these is taken where the very first request
+        is about as quick. Rounds may double the plan at most."""
         turn = tuple((situation, 1) for situation in self.largest_first[:-1] if situation.callers == 1)
         rounds = min(ROUNDS, sum(count for _, count in steps) // max(1, len(turn)))
         late = time.monotonic() + self.seconds_each * 3 * CONFIRMING > deadline
@@ -248,7 +248,7 @@ class _Search:
         plans = {name: (*steps[:-1], *turn * rounds, (self.typical, count)) for name, count in counts.items()}
         found = self.visited({"whole": steps, **plans}, CONFIRMING, order)
         whole = found["whole"]
-        better = [name for name in plans if found[name].changes_better_than(whole) and found[name].as_hot_as(found["rounds"])]
+        better = [name for name in plans if found[name].changes_better_than(whole)]
         if not better:
             return steps, seen, gains
         longer, behind = plans[better[0]], found[better[0]]
