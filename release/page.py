@@ -103,7 +103,8 @@ def _target(evidence: Evidence, inputs: Inputs | str, now: datetime.datetime) ->
              charts.drift(details.drift, evidence.checks)),
             ("Latency", "median over fresh processes, with the 10th to 90th percentile", charts.latency(details.bands)),
             ("Cold start", "medians over fresh processes; cold runs no warm-up plan", charts.cold_start(details.bands)),
-            ("Warm-up steps", "the first request that loses most where a step is left out (all rounds of sizes at once): green with it, brown without; medians",
+            ("Warm-up steps",
+             "the first request that loses most where a step is left out (rounds: all at once): green with it, brown without; medians over processes",
              warmup_plots.gains(details.gains)),
             ("INT8 coverage", "what the runtime really executes, by layer", charts.coverage(details.census) if details.census else ""),
         ]  # fmt: skip
