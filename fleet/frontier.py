@@ -43,7 +43,8 @@ def _turns(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float
 
 
 def frontier(workload: Workload) -> Frontier:
-    """All lengths at once, by the rules of `Replay`: a request during a load waits and counts as cold, the pause begins when the load has ended."""
+    """All lengths at once, by the rules of `Replay`: a request during a load waits and counts as cold, the pause begins when the load has ended,
+    and a request at the very moment when the pause ends is cold."""
     keep = np.concatenate([[0.0], np.geomspace(SHORTEST_S, LONGEST_S, LENGTHS), [np.inf]])
     idle, cold, requests = np.zeros(len(keep)), np.zeros(len(keep)), 0
     for spec in workload.specs:
@@ -55,7 +56,7 @@ def frontier(workload: Workload) -> Frontier:
             loading = gap < 0.0
             if index:
                 idle += np.where(loading, 0.0, np.minimum(gap, keep))
-            warm = ~loading & (gap <= keep) if index else np.zeros(len(keep), bool)
+            warm = ~loading & (gap < keep) if index else np.zeros(len(keep), bool)
             cold += ~warm
             since = np.where(warm, at, np.where(loading, since, at + spec.load_s))
         if len(times):

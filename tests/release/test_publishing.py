@@ -102,6 +102,34 @@ def test_what_is_wrong_is_refused_by_name(packed: Path, tmp_path: Path) -> None:
         oci.publish(packed, tmp_path / "layout2")
 
 
+@pytest.mark.parametrize(
+    ("title", "member"), [("../out", "../out/x"), ("/{tmp}/out", "/{tmp}/out/x"), ("", "/{tmp}/out/x"), ("a", "a/../../out/x"), ("a", "b/x")]
+)
+def test_a_layer_that_reaches_out_of_its_folder_is_refused(packed: Path, tmp_path: Path, title: str, member: str) -> None:
+    layout = tmp_path / "layout"
+    oci.publish(packed, layout)
+    title, member = (text.replace("/{tmp}", str(tmp_path)) for text in (title, member))
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        entry = tarfile.TarInfo(member)
+        entry.size = 1
+        archive.addfile(entry, io.BytesIO(b"x"))
+
+    def stored(content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        (layout / "blobs/sha256" / digest).write_bytes(content)
+        return f"sha256:{digest}"
+
+    index = json.loads((layout / "index.json").read_text())
+    manifest = json.loads(blob(layout, index["manifests"][0]["digest"]))
+    manifest["layers"][0] |= {"digest": stored(made.getvalue()), "annotations": {"org.opencontainers.image.title": title}}
+    index["manifests"][0]["digest"] = stored(json.dumps(manifest).encode())
+    (layout / "index.json").write_text(json.dumps(index))
+    with pytest.raises(Refused, match="holds what it may not"):
+        oci.fetch(layout, "0.0.1", tmp_path / "host")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["publish", str(packed), str(tmp_path / "layout"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["digest"].startswith("sha256:")
