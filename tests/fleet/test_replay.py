@@ -60,10 +60,9 @@ def test_the_frontier_is_what_replay_of_each_keep_alive_gives(workload: Workload
     assert outcome.warm_idle_s == pytest.approx(fixed.warm_idle_s[index], abs=1e-3)
 
 
-@pytest.mark.parametrize(("load_s", "cold"), [(1.0, [1.0, 0.75]), (3.0, [1.0, 1.0]), (4.0, [1.0, 0.75])])
-def test_a_request_when_the_pause_or_the_load_ends(load_s: float, cold: list[float]) -> None:
+@pytest.mark.parametrize(("load_s", "gap", "cold"), [(1.0, 2.0, [1.0, 0.75]), (3.0, 4.0, [1.0, 1.0]), (4.0, 4.0, [1.0, 0.75])])
+def test_a_request_when_the_pause_or_the_load_ends(load_s: float, gap: float, cold: list[float]) -> None:
     """Four requests, kept for no time and for one second: at that moment a model is unloaded first, then asked."""
-    gap = 2.0 if load_s == 1.0 else 4.0
     times = {"a": [MONDAY, MONDAY + gap, MONDAY + gap + 1.0, MONDAY + gap + 2.0]}
     workload = Workload("ties", (ModelSpec("a", load_s=load_s),), times, MONDAY, MONDAY + 100.0, True)
     replayed = [Replay(workload, Controller(workload.specs, policy=KeepAlive(keep))).run().cold_rate for keep in (0.0, 1.0)]
