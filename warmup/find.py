@@ -262,7 +262,8 @@ class _Search:
         spent = max(0.0, found["rounds"].seconds - whole.seconds) / (rounds * len(turn))
         firsts = [(situation, self.smallest_first.index(situation)) for situation, _ in turn]
         bought = [StepGain(each, 1, each, behind.first_ms(place), whole.first_ms(place), spent) for each, place in firsts] * rounds
-        ends = [dataclasses.replace(gain, iterations=longer[-1][1]) for gain in gains[-1:]]
+        spared = found["rounds"].seconds - behind.seconds  # by fewer runs of the last step
+        ends = [dataclasses.replace(gain, iterations=longer[-1][1], seconds=max(0.0, gain.seconds - spared)) for gain in gains[-1:]]
         return longer, behind, (*gains[:-1], *bought, *ends)
 
     def _gains(self, steps: Steps, found: Mapping[str, Seen], kept: Sequence[int]) -> tuple[StepGain, ...]:

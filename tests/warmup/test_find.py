@@ -111,10 +111,11 @@ def test_rounds_stand_in_for_runs_of_the_last_step(warmable: Any, monkeypatch: p
     Simulated(lambda batch, callers, ran: max(changes_settle(batch, callers, ran), STEADY if len(ran) >= needed else 1.2), monkeypatch)
     steps = (*((situation, 1) for situation in search.largest_first[:-1]), (search.typical, needed))
     whole = search.visited({"whole": steps}, 1, search.largest_first[::-1])["whole"]
-    gain = find.StepGain(*steps[-1], search.typical, STEADY, 1.2, 1.0)
+    gain = find.StepGain(*steps[-1], search.typical, STEADY, 1.2, needed * STEADY)
     taken, met, gains = search.rounded(steps, whole, (gain,), float("inf"))
     assert (taken[-1], met.hot) == ((search.typical, left), True)
     assert [bought.iterations for bought in gains] == [1] * (len(taken) - 3) + [left]
+    assert needed * STEADY - gains[-1].seconds == pytest.approx((needed - left) * STEADY)
 
 
 @pytest.mark.parametrize(("sizes", "needed", "rounds"), [([1, 2, 4, 8], 3, 1), ([1, 8], 1, 2)])
