@@ -87,8 +87,9 @@ def compiled(model: Path, target: str, precision: str) -> Callable[[dict[str, np
     """The bare runtime's call on an ONNX file, read and compiled with the target's options."""
     if target == "openvino-cpu":
         from engines import ov
+        from engines.ov_import import openvino_module
 
-        core = ov._module().Core()
+        core = openvino_module().Core()
         request = core.compile_model(core.read_model(str(model)), "CPU", ov.SETTINGS).create_infer_request()
         return lambda rows: request.infer(rows, share_inputs=True, share_outputs=False)
     import onnxruntime
@@ -104,8 +105,9 @@ def bare_load(folder: Path, target: str) -> object:
     """The runtime's own call on stored files, nothing hashed; see above."""
     if target == "openvino-cpu":
         from engines import ov
+        from engines.ov_import import openvino_module
 
-        return ov._module().Core().import_model(io.BytesIO(next(folder.glob("*.blob")).read_bytes()), "CPU", ov.SETTINGS)
+        return openvino_module().Core().import_model(io.BytesIO(next(folder.glob("*.blob")).read_bytes()), "CPU", ov.SETTINGS)
     import onnxruntime
 
     from engines import ort
