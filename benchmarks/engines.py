@@ -19,10 +19,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import multiprocessing
 import os
-import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -34,13 +31,14 @@ from typing import Any
 
 import folder_last  # noqa: F401
 import numpy as np
+from cache_store import BUILDERS, builders, kills
 from ranges import FACTORY, SHAPE
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 TARGETS = ("openvino-cpu", "onnxruntime-cpu")
-ROUNDS, WHOLE_BUILDS, CALLS, KILLS, BUILDERS = 7, 3, 40, 1000, 4
+ROUNDS, WHOLE_BUILDS, CALLS, KILLS = 7, 3, 40, 1000
 LIMITS = {
     "load_over_build": {"openvino-cpu": 0.35, "onnxruntime-cpu": 0.15},
     "int8_speedup": {"openvino-cpu": 1.5, "onnxruntime-cpu": 1.3},
@@ -221,59 +219,6 @@ def engines_measured(work: Path) -> Figures:
     found["session_overhead_us"] = {target: figures["overhead_us"] for target, figures in overheads.items()}
     found["session_overhead_share"] = {target: figures["overhead_share"] for target, figures in overheads.items()}
     return found
-
-
-def write_for_ever(root: Path) -> None:
-    from engines.caches import Key, Store
-
-    store, key = Store(root, 1 << 30), Key("bench", {"of": "kills"})
-    for number in range(1 << 30):
-        with store.locked(key):
-            store.keep(key, {"blob": bytes([number % 251]) * 200_000})
-
-
-def kills(root: Path, count: int) -> Figures:
-    """Kill a writer at a random moment, read, and count what is no one write's content."""
-    from engines.caches import Key, Store
-
-    store, key, pause = Store(root, 1 << 30), Key("bench", {"of": "kills"}), random.Random(0)
-    processes, wrong, read = multiprocessing.get_context("fork"), 0, 0
-    for _ in range(count):
-        writer = processes.Process(target=write_for_ever, args=(root,))
-        writer.start()
-        time.sleep(pause.uniform(0.001, 0.03))
-        os.kill(writer.pid or 0, signal.SIGKILL)
-        writer.join()
-        _, content = store.read(key, "blob")
-        if content is not None:
-            read += 1
-            wrong += len(content) != 200_000 or len(set(content)) != 1
-    return {"kill_trials": count, "reads_after_kill": read, "wrong_reads": wrong}
-
-
-def build_once(root: Path, out: Path, log: Path, gate: Any) -> None:
-    from engines.caches import Key, Store
-
-    def make(folder: Path) -> None:
-        with log.open("a") as stream:
-            stream.write(".")
-        folder.mkdir()
-        (folder / "blob").write_bytes(b"x" * 1_000_000)
-
-    gate.wait()
-    Store(root, 1 << 30).get_or_make(Key("bench", {"of": "builders"}), out, make)
-
-
-def builders(root: Path) -> Figures:
-    processes = multiprocessing.get_context("fork")
-    gate = processes.Barrier(BUILDERS)
-    workers = [processes.Process(target=build_once, args=(root, root / f"out-{n}", root / "log", gate)) for n in range(BUILDERS)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    right = sum((root / f"out-{n}/blob").read_bytes() == b"x" * 1_000_000 for n in range(BUILDERS))
-    return {"builders": {"processes": BUILDERS, "builds": len((root / "log").read_text()), "right": right}}
 
 
 def missed(found: Figures) -> list[str]:
